@@ -109,9 +109,6 @@ overlays:
       - {path: /srv/traps/link, content: "was a symlink\n"}
 `
 
-// keptLayers is smallTraps with the base's layers kept, and the new ones compressed by zstd.
-var keptLayers = strings.Replace(smallTraps, "keep:\n", "compression: zstd\nkeep:\n  layers: keep\n", 1)
-
 func smallTrapFiles() []image.File {
 	stamped := "\xa7\r\r\n\x00\x00\x00\x00" + "\x01\x02\x03\x04" + "\x01\x00\x00\x00" + "code"
 	return []image.File{
@@ -320,7 +317,6 @@ func TestEnginesGiveOneDigest(t *testing.T) {
 			{"registry", w.reference, nil, ""},
 			{"layout", "oci:" + w.layout, nil, ""},
 			{"one platform", w.reference, []string{"linux/arm64"}, ""},
-			{"zstd", w.reference, []string{"linux/amd64"}, "compression: zstd\n"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				w.profile = traps + c.more
@@ -466,13 +462,7 @@ func TestRenderingsGiveOneTree(t *testing.T) {
 func TestStrippedRenderingsGiveOneTree(t *testing.T) {
 	daemon := buildkitd.Start(t)
 	w := newWorld(t, "B", smallTrapFiles()...)
-	for title, p := range map[string]string{"by component": smallTraps, "layers kept": keptLayers} {
-		w.profile = p
-		t.Run(title, func(t *testing.T) { sameStripped(t, daemon, w) })
-	}
-}
-
-func sameStripped(t *testing.T, daemon *buildkitd.Daemon, w *world) {
+	w.profile = smallTraps
 	recipes, src, _ := w.resolve(w.reference, nil)
 	built, ours := assemble(t, recipes, annotations)
 	want := ocitest.Index(t, built.Index)
@@ -552,12 +542,9 @@ func TestStrippedDockerfileGivesTheSameTree(t *testing.T) {
 	daemon := buildkitd.Start(t)
 	daemon.RequireRun(t)
 	extra := append(smallTrapFiles(), image.Bytes("/usr/bin/rm", 0o755, buildkitd.Rm(t, "amd64")))
-	w := newWorld(t, "B", extra...)
-	w.profile = keptLayers
-	t.Run("layers kept", func(t *testing.T) { sameAsDockerfile(t, daemon, w, dockerfile.Options{}, "linux/amd64") })
-	w = newWorld(t, "B", slices.DeleteFunc(extra, func(f image.File) bool { return strings.HasSuffix(f.Path, ".pyc") })...)
+	w := newWorld(t, "B", slices.DeleteFunc(extra, func(f image.File) bool { return strings.HasSuffix(f.Path, ".pyc") })...)
 	w.profile = smallTraps
-	t.Run("by component", func(t *testing.T) { sameAsDockerfile(t, daemon, w, dockerfile.Options{}, "linux/amd64") })
+	sameAsDockerfile(t, daemon, w, dockerfile.Options{}, "linux/amd64")
 }
 
 func sameAsDockerfile(t *testing.T, daemon *buildkitd.Daemon, w *world, o dockerfile.Options, platforms ...string) {

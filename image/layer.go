@@ -19,7 +19,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 )
 
 // whiteoutPrefix marks a removed path in a layer (OCI image specification, layer.md, "Whiteouts").
@@ -47,10 +46,8 @@ const layerVersion = "v2"
 type LayerCache struct {
 	// Dir is the cache's directory. It is created when needed.
 	Dir string
-	// Level is the level of gzip or of the zstd program; 0 is a level for layers on top of gigabytes.
+	// Level is the level of gzip; 0 is a level for layers on top of gigabytes.
 	Level int
-	// Zstd selects zstd instead of gzip.
-	Zstd bool
 }
 
 // NewLayer returns files as one gzip layer, without a cache.
@@ -64,18 +61,16 @@ func (c LayerCache) Layer(files []File) (v1.Layer, error) {
 	if err := WriteTar(diff, files); err != nil {
 		return nil, err
 	}
-	l := &layer{diffID: hashOf(diff), mediaType: types.OCILayer}
-	if c.Zstd {
-		l.mediaType = types.OCILayerZStd
-	}
+	l := &layer{diffID: hashOf(diff)}
 	if c.readCached(l) {
 		return l, nil
 	}
 	var blob bytes.Buffer
-	zw, err := c.compressor(&blob)
+	zw, err := gzip.NewWriterLevel(&blob, c.level())
 	if err != nil {
 		return nil, err
 	}
+	zw.OS = 255 // unknown, as BuildKit writes it
 	again := sha256.New()
 	if err := WriteTar(io.MultiWriter(zw, again), files); err != nil {
 		return nil, err
@@ -91,33 +86,12 @@ func (c LayerCache) Layer(files []File) (v1.Layer, error) {
 	return l, c.writeCached(l)
 }
 
-func (c LayerCache) compressor(w io.Writer) (io.WriteCloser, error) {
-	if c.Zstd {
-		return NewZstd(w, c.level())
-	}
-	zw, err := gzip.NewWriterLevel(w, c.level())
-	if err == nil {
-		zw.OS = 255 // unknown, as BuildKit writes it
-	}
-	return zw, err
-}
-
-// NewZstd returns a zstd compressor for layers, with a level of the zstd program. Equal input gives equal output.
-// Readers need a window of at most 8 MiB (RFC 8878, section 3.1.1.1.2).
-func NewZstd(w io.Writer, level int) (io.WriteCloser, error) {
-	return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(level)), zstd.WithWindowSize(8<<20), zstd.WithEncoderConcurrency(2))
-}
-
 func (c LayerCache) level() int { return cmp.Or(c.Level, compression) }
 
 // blobFile returns the cache path of a compressed layer. Its name holds both digests, so that a layer from the cache is
 // checked without inflating it.
 func (c LayerCache) blobFile(diffID, digest string) string {
-	ext := ".tar.gz"
-	if c.Zstd {
-		ext = ".tar.zst"
-	}
-	return filepath.Join(c.Dir, "layers", fmt.Sprintf("%s-%d", layerVersion, c.level()), diffID+"-"+digest+ext)
+	return filepath.Join(c.Dir, "layers", fmt.Sprintf("%s-%d", layerVersion, c.level()), diffID+"-"+digest+".tar.gz")
 }
 
 func (c LayerCache) readCached(l *layer) bool {
@@ -247,13 +221,12 @@ const paxXattr = "SCHILY.xattr."
 type layer struct {
 	blob           []byte
 	digest, diffID v1.Hash
-	mediaType      types.MediaType
 }
 
 func (l *layer) Digest() (v1.Hash, error)            { return l.digest, nil }
 func (l *layer) DiffID() (v1.Hash, error)            { return l.diffID, nil }
 func (l *layer) Size() (int64, error)                { return int64(len(l.blob)), nil }
-func (l *layer) MediaType() (types.MediaType, error) { return l.mediaType, nil }
+func (l *layer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
 func (l *layer) Compressed() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(l.blob)), nil
 }

@@ -76,9 +76,6 @@ func Read(ctx context.Context, reference string, img v1.Image, files *tree.Image
 	}
 	s.Notes = append(s.Notes, s.Privilege.Notes...)
 	s.Notes = append(s.Notes, packageNotes...)
-	for i := range files.Layers {
-		s.Notes = append(s.Notes, files.Layers[i].Notes(i)...)
-	}
 	return out, nil
 }
 

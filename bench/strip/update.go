@@ -48,8 +48,7 @@ const dpkgStatus = "/var/lib/dpkg/status"
 // rebuildTime is the difference between the times of an old and a rebuilt file.
 const rebuildTime = 7 * 24 * time.Hour
 
-// measureUpdates prints the download of a client that has the previous image, after each update and for each way to
-// divide layers.
+// measureUpdates prints the download of a client that has the previous image, after each update.
 func measureUpdates(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("update", flag.ContinueOnError)
 	bin := flags.String("bin", "", "`directory` with slimctl")
@@ -70,24 +69,20 @@ func measureUpdates(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	ways := []string{"component", "keep"}
-	pulled := func(base string) (map[string]map[v1.Hash]int64, error) {
-		out := map[string]map[v1.Hash]int64{}
-		for _, way := range ways {
-			file := filepath.Join(tmp, "slim.lock")
-			cmd := command(ctx, tmp, []string{filepath.Join(*bin, "slimctl"), "--cache-dir", filepath.Join(tmp, "cache"), "lock", "--profile", "l1",
-				"--set", "keep.layers=" + way, "--base", "oci:" + base, "--platform", "linux/" + runtime.GOARCH, "-o", file, "--progress", "quiet"})
-			if said, err := cmd.CombinedOutput(); err != nil {
-				return nil, fmt.Errorf("lock: %w: %s", err, said)
-			}
-			l, err := lock.Read(file)
-			if err != nil {
-				return nil, err
-			}
-			out[way] = map[v1.Hash]int64{}
-			for _, pin := range l.Platforms["linux/"+runtime.GOARCH].Layers {
-				out[way][pin.Digest] = pin.Size
-			}
+	pulled := func(base string) (map[v1.Hash]int64, error) {
+		file := filepath.Join(tmp, "slim.lock")
+		cmd := command(ctx, tmp, []string{filepath.Join(*bin, "slimctl"), "--cache-dir", filepath.Join(tmp, "cache"), "lock", "--profile", "l1",
+			"--base", "oci:" + base, "--platform", "linux/" + runtime.GOARCH, "-o", file, "--progress", "quiet"})
+		if said, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("lock: %w: %s", err, said)
+		}
+		l, err := lock.Read(file)
+		if err != nil {
+			return nil, err
+		}
+		out := map[v1.Hash]int64{}
+		for _, pin := range l.Platforms["linux/"+runtime.GOARCH].Layers {
+			out[pin.Digest] = pin.Size
 		}
 		return out, nil
 	}
@@ -95,7 +90,7 @@ func measureUpdates(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	t := harness.NewTable(os.Stdout, "new in the base", "l1, "+ways[0], "l1, "+ways[1], "l0")
+	t := harness.NewTable(os.Stdout, "new in the base", "l1", "l0")
 	for _, u := range updates {
 		dir := filepath.Join(tmp, "base")
 		first, err := u.write(img, files, dir)
@@ -106,22 +101,18 @@ func measureUpdates(ctx context.Context, args []string) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
 		}
-		cells := []string{u.name}
-		for _, way := range ways {
-			var sum int64
-			for h, size := range after[way] {
-				if _, have := before[way][h]; !have {
-					sum += size
-				}
+		var sum int64
+		for h, size := range after {
+			if _, have := before[h]; !have {
+				sum += size
 			}
-			cells = append(cells, fmt.Sprintf("%.1f", float64(sum)/1e6))
-			fmt.Fprintf(os.Stderr, "%s, %s: %d bytes\n", u.name, way, sum)
 		}
+		fmt.Fprintf(os.Stderr, "%s: %d bytes\n", u.name, sum)
 		var below int64 // unchanged, since new layers are not compressed here
 		for _, l := range files.Layers[first:] {
 			below += l.Size
 		}
-		t.Row(append(cells, fmt.Sprintf("%.1f", float64(below)/1e6))...)
+		t.Row(u.name, fmt.Sprintf("%.1f", float64(sum)/1e6), fmt.Sprintf("%.1f", float64(below)/1e6))
 		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}

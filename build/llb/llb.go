@@ -250,9 +250,6 @@ func writeOutput(file string, r *build.Recipe, annotations map[string]string) er
 		exptypes.ExporterImageConfigKey + "=" + string(config),
 		"source-date-epoch=" + strconv.FormatInt(r.Epoch.Unix(), 10), "rewrite-timestamp=true", "oci-mediatypes=true",
 	}
-	if r.Cache.Zstd {
-		record = append(record, "compression=zstd")
-	}
 	if r.Stripped() == nil {
 		record = append(record, exptypes.ExporterImageBaseConfigKey+"="+string(base))
 	}

@@ -25,22 +25,9 @@ type Keep struct {
 	Drop []Drop `yaml:"drop,omitempty" merge:"key"`
 	// Unused lists files that programs open but don't need, so that verify --reach doesn't report them as missing.
 	Unused []Unused `yaml:"unused,omitempty" merge:"key"`
-	// Layers is how layers are divided: by the list of components ("component", the default), or as in the base
-	// ("keep"). With "keep", a layer without removed files is the base's own, and the last component is a layer above
-	// them.
-	Layers string `yaml:"layers,omitempty" check:"layers"`
 	// Components are the layers, lowest first. One of them names nothing and gets the files that no other names.
 	Components []Component `yaml:"components" list:"min" merge:"key"`
 }
-
-// Zstd is a value of Profile.Compression.
-const Zstd = "zstd"
-
-// The values of Keep.Layers.
-const (
-	LayersByComponent = "component"
-	LayersKept        = "keep"
-)
 
 // Root is a path that must stay.
 type Root struct {

@@ -46,8 +46,6 @@ type Profile struct {
 	Remove []Removal `yaml:"remove,omitempty" merge:"key"`
 	// Keep rebuilds the base's layers with only what stays. The image gets small, and its layers get new digests.
 	Keep *Keep `yaml:"keep,omitempty"`
-	// Compression is the compression of new layers: "gzip" (the default) or "zstd".
-	Compression string `yaml:"compression,omitempty" check:"compression"`
 	// Privileged are absolute paths or globs of the base's files that may keep setuid, setgid or file capabilities.
 	// Other such files are removed.
 	Privileged []string `yaml:"privileged,omitempty" check:"glob" list:"unique"`

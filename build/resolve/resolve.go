@@ -14,7 +14,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/build"
-	"github.com/slimctl/slimctl/build/keep"
 	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
@@ -91,13 +90,6 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	}
 	locked := &lock.Platform{Manifest: manifest, Footprint: lock.NewFootprint()}
 	var files *tree.Image
-	var stash *tree.Stash
-	if in.Profile.Keep != nil && in.Lock == nil {
-		if stash, err = tree.NewStash(in.Cache.Dir, keep.IsLikely); err != nil {
-			return nil, nil, err
-		}
-		defer stash.Close()
-	}
 	if in.Lock != nil {
 		l := in.Lock.Platforms[p.String()]
 		if l == nil {
@@ -107,7 +99,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 			return nil, nil, fmt.Errorf("the lock names manifest %s, but the base has %s; run `slimctl lock` again", l.Manifest, manifest)
 		}
 		locked = l
-	} else if files, err = in.openBase(ctx, img, stash); err != nil {
+	} else if files, err = in.openBase(ctx, img); err != nil {
 		return nil, nil, err
 	}
 	base := lock.NewView(ctx, files, &locked.Footprint)
@@ -116,7 +108,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
 	}
 	w := &work{in: in, base: base, line: line, platform: p, recipe: &build.Recipe{
-		Profile: in.Profile.Name, Platform: p, Epoch: in.Epoch, Cache: image.LayerCache{Dir: in.Cache.Dir, Zstd: in.Profile.Compression == profile.Zstd}, Dirs: map[string]image.Entry{},
+		Profile: in.Profile.Name, Platform: p, Epoch: in.Epoch, Cache: image.LayerCache{Dir: in.Cache.Dir}, Dirs: map[string]image.Entry{},
 		Base: build.Base{Reference: in.Reference, Index: in.Source.Digest(), Manifest: manifest, Line: string(line), Image: img},
 	}}
 	if err := w.run(); err != nil {
@@ -127,7 +119,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	}
 	if in.Profile.Keep != nil {
 		w.recipe.Cache.Level = smallLevel
-		step, err := w.stripBase(ctx, img, files, stash, locked)
+		step, err := w.stripBase(ctx, img, files, locked)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -148,9 +140,9 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	return w.recipe, locked, nil
 }
 
-// openBase opens the base's files and reads the layers that the cache doesn't have. The stash may be nil.
-func (in Input) openBase(ctx context.Context, img v1.Image, stash *tree.Stash) (*tree.Image, error) {
-	files, err := in.Cache.Open(ctx, img, tree.Options{Progress: in.Progress, Stash: stash})
+// openBase opens the base's files and reads the layers that the cache doesn't have.
+func (in Input) openBase(ctx context.Context, img v1.Image) (*tree.Image, error) {
+	files, err := in.Cache.Open(ctx, img, tree.Options{Progress: in.Progress})
 	if err != nil {
 		return nil, fmt.Errorf("base %s: %w", in.Reference, err)
 	}

@@ -27,22 +27,15 @@ import (
 var keptTime = time.Unix(315532800, 0).UTC()
 
 // stripBase returns the step that replaces the base's layers. The layers and their ledger come from the lock, from the
-// cache, or are made. files is the base img, opened, and stash what was read of it; both are nil with a lock.
-func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, stash *tree.Stash, locked *lock.Platform) (step build.Strip, err error) {
+// cache, or are made. files is the base img, opened; nil with a lock.
+func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, locked *lock.Platform) (step build.Strip, err error) {
 	spec, err := w.keepSpec()
 	if err != nil {
 		return step, err
 	}
 	make := func() (layers []strip.Layer, err error) {
-		stash := stash
-		if stash == nil {
-			if stash, err = tree.NewStash(w.in.Cache.Dir, keep.IsLikely); err != nil {
-				return nil, err
-			}
-			defer stash.Close()
-		}
 		if files == nil {
-			if files, err = w.in.openBase(ctx, img, stash); err != nil {
+			if files, err = w.in.openBase(ctx, img); err != nil {
 				return nil, err
 			}
 		}
@@ -51,7 +44,6 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, s
 			return nil, err
 		}
 		in := w.stripInput(files, img, set)
-		in.Stash = stash
 		if layers, err = strip.Layers(ctx, in); err != nil {
 			return nil, err
 		}
@@ -60,7 +52,7 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, s
 	}
 	var layers []strip.Layer // the last is the ledger
 	if w.in.Lock == nil {
-		if layers, locked.Layers, err = strip.Remembered(w.in.Cache.Dir, w.stripKey(spec), img, make); err != nil {
+		if layers, locked.Layers, err = strip.Remembered(w.in.Cache.Dir, w.stripKey(spec), make); err != nil {
 			return step, err
 		}
 		last := len(layers) - 1
@@ -70,15 +62,12 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, s
 		if locked.Ledger == nil {
 			return step, errors.New("the lock has no ledger of the layers: an older slimctl wrote it; run `slimctl lock` again")
 		}
-		if layers, err = strip.Pinned(w.in.Cache.Dir, img, append(slices.Clone(locked.Layers), *locked.Ledger), make); err != nil {
+		if layers, err = strip.Pinned(w.in.Cache.Dir, append(slices.Clone(locked.Layers), *locked.Ledger), make); err != nil {
 			return step, err
 		}
 	}
 	last := len(layers) - 1
-	step.Removals, step.Ledger = w.listRemovals(), layers[last].Layer
-	if !w.keepsLayers() {
-		step.Time = keptTime
-	}
+	step.Removals, step.Ledger, step.Time = w.listRemovals(), layers[last].Layer, keptTime
 	for _, l := range layers[:last] {
 		step.Layers = append(step.Layers, build.Component{Layer: l.Layer, Name: l.Component, Files: l.Files, Unpacked: l.Unpacked})
 	}
@@ -88,7 +77,7 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, s
 // stripKey returns a digest of everything that the layers and their ledger depend on.
 func (w *work) stripKey(spec profile.Keep) string {
 	p, key := w.in.Profile, sha256.New()
-	fmt.Fprintf(key, "%q %q %q %q %q %q %q\n", version.Program(), p.Name, p.Compression, w.platform, w.line, w.recipe.Base.Manifest, w.imagePath)
+	fmt.Fprintf(key, "%q %q %q %q %q %q\n", version.Program(), p.Name, w.platform, w.line, w.recipe.Base.Manifest, w.imagePath)
 	_ = json.NewEncoder(key).Encode(spec) // writing to a hash never fails
 	for _, path := range slices.Sorted(maps.Keys(w.removed)) {
 		fmt.Fprintf(key, "%q %q\n", path, w.removed[path].Why)
@@ -148,18 +137,9 @@ func (w *work) resolveKeep(ctx context.Context, files *tree.Image, spec profile.
 func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.Input {
 	in := strip.Input{
 		Base: files, Image: img, CacheDir: w.in.Cache.Dir, Progress: w.in.Progress, Edits: map[string]strip.Edit{},
-		Zstd: w.in.Profile.Compression == profile.Zstd,
+		Time: keptTime,
 	}
-	all := w.in.Profile.Keep.Components
-	if in.Keep = w.keepsLayers(); in.Keep {
-		for i := range files.Layers {
-			in.Order = append(in.Order, baseLayer(i))
-		}
-		all = all[len(all)-1:]
-	} else {
-		in.Time = keptTime
-	}
-	for _, c := range all {
+	for _, c := range w.in.Profile.Keep.Components {
 		in.Order = append(in.Order, c.Name)
 	}
 	has := func(p string) bool {
@@ -186,23 +166,10 @@ func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.
 	return in
 }
 
-// keepsLayers reports whether the profile keeps the base's layer boundaries.
-func (w *work) keepsLayers() bool { return w.in.Profile.Keep.Layers == profile.LayersKept }
-
-// baseLayer returns the name of the layer for what stays of the base's layer i, numbered as in `slimctl why`. No
-// component has such a name.
-func baseLayer(i int) string { return fmt.Sprintf("base:%d", i) }
-
 // component returns the name of the layer that e goes to: the first component that names its path, else the first that
-// names its package, else the one that names nothing. Where the base's layers are kept, only the last component counts.
+// names its package, else the one that names nothing.
 func (w *work) component(e tree.Entry, owner string) string {
 	p, all := e.Path, w.in.Profile.Keep.Components
-	if w.keepsLayers() {
-		if last := all[len(all)-1]; matchesAny(last.Paths, p) || owner != "" && matchesAny(last.Packages, owner) {
-			return last.Name
-		}
-		return baseLayer(e.Layer)
-	}
 	for _, c := range all {
 		if matchesAny(c.Paths, p) {
 			return c.Name

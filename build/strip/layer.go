@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"hash"
 	"io"
 	"os"
@@ -17,7 +18,7 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// The bytes of a layer, and its digest, depend on the compressor. compression is also zstd's level. pgzip compresses
+// The bytes of a layer, and its digest, depend on the compressor. pgzip compresses
 // blocks of a fixed size concurrently to one gzip member, so the bytes are the same with any number of processors.
 const (
 	Compression = 7
@@ -35,22 +36,24 @@ type layer struct {
 	Hash     v1.Hash `json:"digest"`
 	Unpacked v1.Hash `json:"diffID"`
 	Bytes    int64   `json:"size"`
-	// Zstd reports whether it is compressed by zstd, not gzip.
-	Zstd bool `json:"zstd,omitempty"`
 	// Edited is Layer.Edited.
 	Edited map[string]tree.Digest `json:"edited,omitempty"`
 	file   string
 }
 
-// write writes the layer to blob, and its uncompressed archive to archive.
-func (l *layer) write(ctx context.Context, blob, archive io.Writer, files []image.File) error {
+// write writes the layer to blob.
+func (l *layer) write(ctx context.Context, blob io.Writer, files []image.File) error {
 	packed, unpacked := sha256.New(), sha256.New()
 	out := &countingWriter{w: io.MultiWriter(blob, packed)}
-	zw, err := l.compressor(out)
+	zw, err := pgzip.NewWriterLevel(out, Compression)
 	if err != nil {
 		return err
 	}
-	if err := image.WriteTar(&stoppable{ctx, io.MultiWriter(zw, unpacked, archive)}, files); err != nil {
+	zw.OS = 255 // unknown, as in image.LayerCache
+	if err := zw.SetConcurrency(BlockSize, min(max(2, runtime.GOMAXPROCS(0)), maxBlocks)); err != nil {
+		return err
+	}
+	if err := image.WriteTar(&stoppable{ctx, io.MultiWriter(zw, unpacked)}, files); err != nil {
 		return err
 	}
 	if err := zw.Close(); err != nil {
@@ -58,18 +61,6 @@ func (l *layer) write(ctx context.Context, blob, archive io.Writer, files []imag
 	}
 	l.Hash, l.Unpacked, l.Bytes = hashOf(packed), hashOf(unpacked), out.n
 	return nil
-}
-
-func (l *layer) compressor(w io.Writer) (io.WriteCloser, error) {
-	if l.Zstd {
-		return image.NewZstd(w, Compression)
-	}
-	zw, err := pgzip.NewWriterLevel(w, Compression)
-	if err != nil {
-		return nil, err
-	}
-	zw.OS = 255 // unknown, as in image.LayerCache
-	return zw, zw.SetConcurrency(BlockSize, min(max(2, runtime.GOMAXPROCS(0)), maxBlocks))
 }
 
 func hashOf(h hash.Hash) v1.Hash {
@@ -100,15 +91,10 @@ func (s *stoppable) Write(b []byte) (int, error) {
 	return s.w.Write(b)
 }
 
-func (l *layer) Digest() (v1.Hash, error) { return l.Hash, nil }
-func (l *layer) DiffID() (v1.Hash, error) { return l.Unpacked, nil }
-func (l *layer) Size() (int64, error)     { return l.Bytes, nil }
-func (l *layer) MediaType() (types.MediaType, error) {
-	if l.Zstd {
-		return types.OCILayerZStd, nil
-	}
-	return types.OCILayer, nil
-}
+func (l *layer) Digest() (v1.Hash, error)            { return l.Hash, nil }
+func (l *layer) DiffID() (v1.Hash, error)            { return l.Unpacked, nil }
+func (l *layer) Size() (int64, error)                { return l.Bytes, nil }
+func (l *layer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
 
 // Compressed implements v1.Layer. The reader fails at its end if the file was changed.
 func (l *layer) Compressed() (io.ReadCloser, error) {
@@ -130,8 +116,13 @@ func (l *layer) Uncompressed() (io.ReadCloser, error) {
 		f.Close()
 		return nil, err
 	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{r, f}, nil
+	return &uncompressed{r, f}, nil
 }
+
+// uncompressed is the content of a layer, with its file.
+type uncompressed struct {
+	io.ReadCloser
+	file io.Closer
+}
+
+func (u *uncompressed) Close() error { return errors.Join(u.ReadCloser.Close(), u.file.Close()) }

@@ -1,13 +1,11 @@
 package strip
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -16,18 +14,15 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Pin identifies a layer in a lock, so that builds and verifications don't make it again. A layer of the base has no
-// Key.
+// Pin identifies a layer in a lock, so that builds and verifications don't make it again.
 type Pin struct {
 	Component string  `json:"component"`
-	Key       string  `json:"key,omitempty"`
+	Key       string  `json:"key"`
 	Digest    v1.Hash `json:"digest"`
 	DiffID    v1.Hash `json:"diffID"`
 	Size      int64   `json:"size"`
-	// MediaType is empty for gzip.
-	MediaType types.MediaType `json:"mediaType,omitempty"`
-	Files     int             `json:"files"`
-	Unpacked  int64           `json:"unpacked"`
+	Files     int     `json:"files"`
+	Unpacked  int64   `json:"unpacked"`
 }
 
 // Pin returns the layer's pin.
@@ -39,18 +34,13 @@ func (l Layer) Pin() (p Pin, err error) {
 	if p.DiffID, err = l.DiffID(); err != nil {
 		return p, err
 	}
-	if p.Size, err = l.Layer.Size(); err != nil {
-		return p, err
-	}
-	if p.MediaType, err = l.MediaType(); p.MediaType == types.OCILayer {
-		p.MediaType = ""
-	}
+	p.Size, err = l.Layer.Size()
 	return p, err
 }
 
-// Pinned returns layers with only their digests known. Those without a key are layers of base. The others are read from
-// the cache; if one is missing there, make makes all of them, once.
-func Pinned(cacheDir string, base v1.Image, pins []Pin, make func() ([]Layer, error)) ([]Layer, error) {
+// Pinned returns layers with only their digests known. They are read from the cache; if one is missing there, make makes
+// all of them, once.
+func Pinned(cacheDir string, pins []Pin, make func() ([]Layer, error)) ([]Layer, error) {
 	store, err := newStore(cacheDir)
 	if err != nil {
 		return nil, err
@@ -58,27 +48,21 @@ func Pinned(cacheDir string, base v1.Image, pins []Pin, make func() ([]Layer, er
 	again := sync.OnceValues(make)
 	out := []Layer{}
 	for _, p := range pins {
-		l := Layer{Component: p.Component, Key: p.Key, Files: p.Files, Unpacked: p.Unpacked, Layer: &pinned{Pin: p, store: store, make: again}}
-		if p.Key == "" {
-			if l.Layer, err = p.findOwn(base); err != nil {
-				return nil, err
-			}
-		}
-		out = append(out, l)
+		out = append(out, Layer{Component: p.Component, Key: p.Key, Files: p.Files, Unpacked: p.Unpacked, Layer: &pinned{Pin: p, store: store, make: again}})
 	}
 	return out, nil
 }
 
 // Remembered returns layers and their pins. If layers were made before with the same key, they are Pinned. Otherwise
 // make makes them and the cache stores their pins. The key must change whenever make's result does.
-func Remembered(cacheDir, key string, base v1.Image, make func() ([]Layer, error)) (layers []Layer, pins []Pin, err error) {
+func Remembered(cacheDir, key string, make func() ([]Layer, error)) (layers []Layer, pins []Pin, err error) {
 	store, err := newStore(cacheDir)
 	if err != nil {
 		return nil, nil, err
 	}
 	file := filepath.Join(store.dir, key+".pins")
 	if data, err := os.ReadFile(file); err == nil && json.Unmarshal(data, &pins) == nil && len(pins) > 0 {
-		layers, err = Pinned(cacheDir, base, pins, make)
+		layers, err = Pinned(cacheDir, pins, make)
 		return layers, pins, err
 	}
 	if layers, err = make(); err != nil {
@@ -102,23 +86,6 @@ func Remembered(cacheDir, key string, base v1.Image, make func() ([]Layer, error
 // pinAgain is the remedy for a wrong pin in a lock or in the cache.
 const pinAgain = "run `slimctl lock` again, or without a lock `slimctl cache prune --all`"
 
-// findOwn returns the layer of the base that p pins.
-func (p Pin) findOwn(base v1.Image) (v1.Layer, error) {
-	m, err := base.Manifest()
-	if err != nil {
-		return nil, err
-	}
-	i := slices.IndexFunc(m.Layers, func(d v1.Descriptor) bool { return d.Digest == p.Digest })
-	if i < 0 {
-		return nil, fmt.Errorf("%s is pinned as %s, but it is not a layer of the base; %s", p.Digest, p.Component, pinAgain)
-	}
-	blobs, err := base.Layers()
-	if err != nil {
-		return nil, err
-	}
-	return newOwn(m.Layers[i].Annotations, blobs[i])
-}
-
 // pinned is a layer with known digests that has not been read.
 type pinned struct {
 	Pin
@@ -126,12 +93,10 @@ type pinned struct {
 	make  func() ([]Layer, error)
 }
 
-func (p *pinned) Digest() (v1.Hash, error) { return p.Pin.Digest, nil }
-func (p *pinned) DiffID() (v1.Hash, error) { return p.Pin.DiffID, nil }
-func (p *pinned) Size() (int64, error)     { return p.Pin.Size, nil }
-func (p *pinned) MediaType() (types.MediaType, error) {
-	return cmp.Or(p.Pin.MediaType, types.OCILayer), nil
-}
+func (p *pinned) Digest() (v1.Hash, error)            { return p.Pin.Digest, nil }
+func (p *pinned) DiffID() (v1.Hash, error)            { return p.Pin.DiffID, nil }
+func (p *pinned) Size() (int64, error)                { return p.Pin.Size, nil }
+func (p *pinned) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
 
 func (p *pinned) layer() (v1.Layer, error) {
 	for _, again := range []bool{false, true} {
@@ -151,8 +116,8 @@ func (p *pinned) layer() (v1.Layer, error) {
 		case have.Digest != p.Pin.Digest:
 			return nil, fmt.Errorf("component %s has digest %s, but another slimctl pinned it as %s; %s", p.Component, have.Digest, p.Pin.Digest, pinAgain)
 		case have != p.Pin:
-			return nil, fmt.Errorf("component %s is pinned with diffID %s, size %d and type %q, but has diffID %s, size %d and type %q; %s",
-				p.Component, p.Pin.DiffID, p.Pin.Size, p.Pin.MediaType, have.DiffID, have.Size, have.MediaType, pinAgain)
+			return nil, fmt.Errorf("component %s is pinned with diffID %s and size %d, but has diffID %s and size %d; %s",
+				p.Component, p.Pin.DiffID, p.Pin.Size, have.DiffID, have.Size, pinAgain)
 		}
 		return l, nil
 	}

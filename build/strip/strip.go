@@ -1,8 +1,8 @@
 // Package strip rebuilds the layers of an image with only what stays of its base, so that the bytes of the rest are
 // gone.
 //
-// It reads the base's layers concurrently, but takes the contents of layers that were just indexed from a tree.Stash.
-// Each component becomes one layer, sorted by path. The bytes of a layer depend only on its files, not on the base's
+// It reads the base's layers concurrently, and compresses what it has read. Each component becomes one layer, sorted by
+// path. The bytes of a layer depend only on its files, not on the base's
 // layer boundaries, on times or on the number of processors. Layers that were made before come from the cache. If all
 // do, Layers reads nothing of the base.
 package strip
@@ -49,13 +49,6 @@ type Input struct {
 	Edits map[string]Edit
 	// Time is the time of every file. It is independent of the base, so that a rebuilt base gives the same layers.
 	Time time.Time
-	// Keep keeps the base's layer boundaries: Order names the base's layers and then one above them. A layer without
-	// removed files is the base's own. Files keep the base's times, and Time must be zero.
-	Keep bool
-	// Zstd compresses the new layers by zstd instead of gzip.
-	Zstd bool
-	// Stash holds contents from indexing the base's layers and receives the others; nil means an empty one.
-	Stash *tree.Stash
 	// CacheDir is the directory where layers are written and kept between builds.
 	CacheDir string
 	Progress image.Progress
@@ -71,7 +64,7 @@ type Edit struct {
 type Layer struct {
 	v1.Layer
 	Component string
-	// Key is the layer's name in the cache; empty for a layer of the base.
+	// Key is the layer's name in the cache.
 	Key string
 	// Files is the number of its files and links, and Unpacked their size in bytes.
 	Files    int
@@ -96,12 +89,6 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := map[string]v1.Layer{}
-	if in.Keep {
-		if own, err = in.keepLayers(files); err != nil {
-			return nil, err
-		}
-	}
 	var out []Layer
 	store, err := newStore(in.CacheDir)
 	if err != nil {
@@ -112,16 +99,12 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 		if len(files[c]) == 0 {
 			continue
 		}
-		l := Layer{Component: c, Layer: own[c]}
+		l := Layer{Component: c}
 		for _, f := range files[c] {
 			if !f.IsDir() {
 				l.Files++
 				l.Unpacked += f.Size
 			}
-		}
-		if l.Layer != nil {
-			out = append(out, l)
-			continue
 		}
 		k, err := in.key(files[c])
 		if err != nil {
@@ -162,13 +145,11 @@ func (in Input) makeLayers(ctx context.Context, store store, files map[string][]
 	components := slices.SortedFunc(maps.Keys(keys), func(a, b string) int {
 		return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b))
 	})
-	if in.Stash == nil {
-		if in.Stash, err = tree.NewStash(in.CacheDir, nil); err != nil {
-			return nil, err
-		}
-		defer in.Stash.Close()
+	contents, err := newContents(in.CacheDir, files, components)
+	if err != nil {
+		return nil, err
 	}
-	contents := newContents(in.Stash, files, components)
+	defer contents.file.Close()
 	results := make([]*layer, len(components))
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return in.readBase(ctx, contents) })
@@ -179,7 +160,7 @@ func (in Input) makeLayers(ctx context.Context, store store, files map[string][]
 			g.Go(func() error {
 				entries, edited, err := in.makeEntries(ctx, files[c], contents)
 				if err == nil {
-					results[i], err = in.makeLayer(ctx, store, keys[c], files[c], entries, &layer{Zstd: in.Zstd, Edited: edited})
+					results[i], err = store.makeLayer(ctx, keys[c], entries, edited)
 				}
 				if err != nil {
 					return fmt.Errorf("component %s: %w", c, err)
@@ -197,27 +178,6 @@ func (in Input) makeLayers(ctx context.Context, store store, files map[string][]
 		made[c] = results[i]
 	}
 	return made, nil
-}
-
-// makeLayer writes the layer l with files, which are made from the base's files from.
-func (in Input) makeLayer(ctx context.Context, s store, key string, from []file, files []image.File, l *layer) (*layer, error) {
-	l.file = s.file(key, l)
-	known := func(p string) (d tree.Digest) {
-		i, ok := slices.BinarySearchFunc(from, p, func(f file, p string) int { return strings.Compare(f.Path, p) })
-		if _, edited := l.Edited[p]; ok && !edited {
-			d = from[i].Digest
-		}
-		return d
-	}
-	_, err := s.indexes.IndexLayer(ctx, in.Base, known, func(archive io.Writer) (v1.Layer, error) {
-		return l, image.WriteFile(l.file, 0o644, func(blob io.Writer) error {
-			return l.write(ctx, blob, archive, files)
-		})
-	})
-	if err != nil {
-		return nil, err
-	}
-	return l, s.note(key, l)
 }
 
 // planFiles returns the entries of each layer, by component, sorted by path.
@@ -303,11 +263,7 @@ const keyVersion = 3
 func (in Input) key(files []file) (string, error) {
 	h := sha256.New()
 	enc := json.NewEncoder(h)
-	blocks := BlockSize
-	if in.Zstd {
-		blocks = 0 // zstd has none
-	}
-	if err := enc.Encode([]any{keyVersion, in.Time.Unix(), Compression, blocks}); err != nil {
+	if err := enc.Encode([]any{keyVersion, in.Time.Unix(), Compression, BlockSize}); err != nil {
 		return "", err
 	}
 	for _, f := range files {
@@ -315,11 +271,6 @@ func (in Input) key(files []file) (string, error) {
 		case image.TypeFile, image.TypeLink, image.TypeSymlink, image.TypeDir:
 		default:
 			return "", fmt.Errorf("%s is a %s, which slimctl's layers can't hold", f.Path, f.Type)
-		}
-		if in.Keep {
-			if err := enc.Encode(f.ModTime.Unix()); err != nil {
-				return "", err
-			}
 		}
 		if f.source != nil {
 			if err := enc.Encode([]int64{f.source.ModTime.Unix(), f.source.Size}); err != nil {
@@ -333,16 +284,17 @@ func (in Input) key(files []file) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)), nil
 }
 
-// contents holds the contents of files that stay, by digest, as they are read from the base's layers.
+// contents holds the contents of files that stay, by digest, in a temporary file, as they are read from the base's
+// layers.
 type contents struct {
-	stash *tree.Stash
-	at    map[tree.Digest]wanted
+	file *os.File
+	at   map[tree.Digest]content
 }
 
-// wanted is a content that is in the stash when ready is closed.
-type wanted struct {
-	size  int64
-	ready chan struct{}
+// content is a part of the file. It is there when ready is closed.
+type content struct {
+	start, size int64
+	ready       chan struct{}
 }
 
 // open returns the content of a file. It waits until the content is read.
@@ -353,36 +305,45 @@ func (c *contents) open(ctx context.Context, f file) (*io.SectionReader, error) 
 	}
 	select {
 	case <-s.ready:
-		return c.stash.Content(f.Digest), nil
+		return io.NewSectionReader(c.file, s.start, s.size), nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// newContents returns the contents for the files of components.
-func newContents(stash *tree.Stash, files map[string][]file, components []string) *contents {
-	c := &contents{stash, map[tree.Digest]wanted{}}
+// newContents returns the contents for the files of components, with an unnamed file in dir.
+func newContents(dir string, files map[string][]file, components []string) (*contents, error) {
+	f, err := os.CreateTemp(dir, ".slimctl-")
+	if err != nil {
+		return nil, err
+	}
+	c, end := &contents{f, map[tree.Digest]content{}}, int64(0)
 	for _, name := range components {
 		for _, f := range files[name] {
-			if f.Type == image.TypeFile && f.Size > 0 {
-				c.at[f.Digest] = wanted{f.Size, make(chan struct{})}
+			if _, has := c.at[f.Digest]; !has && f.Type == image.TypeFile && f.Size > 0 {
+				c.at[f.Digest] = content{end, f.Size, make(chan struct{})}
+				end += f.Size
 			}
 		}
 	}
-	return c
+	return c, os.Remove(f.Name())
 }
 
-// put copies a content, of the size in the index, to the stash and reports whether it has the digest.
+// put copies a content, of the size in the index, to the file and reports whether it has the digest.
 func (c *contents) put(d tree.Digest, r io.Reader, buf []byte) (bool, error) {
-	ok, err := c.stash.Put(d, c.at[d].size, r, buf)
-	if ok {
-		close(c.at[d].ready)
+	at, sum := c.at[d], sha256.New()
+	if _, err := io.CopyBuffer(io.NewOffsetWriter(c.file, at.start), io.TeeReader(r, sum), buf); err != nil {
+		return false, err
 	}
-	return ok, err
+	ok := tree.Digest(sum.Sum(nil)) == d
+	if ok {
+		close(at.ready)
+	}
+	return ok, nil
 }
 
-// readBase reads the contents that the stash doesn't have: from the base's indexes, which hold small files of many
-// kinds, and then from its layers, the largest first. The first layer with a content provides it.
+// readBase reads the contents: from the base's indexes, which hold small files of many kinds, and then from its layers,
+// the largest first. The first layer with a content provides it.
 func (in Input) readBase(ctx context.Context, c *contents) error {
 	blobs, err := in.Image.Layers()
 	if err != nil {
@@ -390,11 +351,7 @@ func (in Input) readBase(ctx context.Context, c *contents) error {
 	}
 	wanted := make(map[tree.Digest]int64, len(c.at))
 	for d, s := range c.at {
-		if c.stash.Content(d) != nil {
-			close(s.ready)
-		} else {
-			wanted[d] = s.size
-		}
+		wanted[d] = s.size
 	}
 	for d, content := range in.Base.Indexed(wanted) {
 		ok, err := c.put(d, bytes.NewReader(content), nil)
@@ -435,7 +392,7 @@ func (in Input) readBase(ctx context.Context, c *contents) error {
 	return g.Wait()
 }
 
-// readLayer copies the wanted files of a layer to the stash and verifies their digests.
+// readLayer copies the wanted files of a layer to the contents and verifies their digests.
 func (in Input) readLayer(ctx context.Context, blob v1.Layer, wanted map[string]tree.Digest, into *contents) (err error) {
 	digest, err := blob.Digest()
 	if err != nil {
@@ -489,9 +446,7 @@ func (in Input) makeEntries(ctx context.Context, files []file, have *contents) (
 	edited := map[string]tree.Digest{}
 	for _, f := range files {
 		e := image.File{Entry: f.Entry.Entry}
-		if !in.Keep {
-			e.ModTime = in.Time
-		}
+		e.ModTime = in.Time
 		if e.Type == image.TypeFile {
 			digest, err := in.setContent(ctx, &e, f, have)
 			if err != nil {
@@ -509,7 +464,7 @@ func (in Input) makeEntries(ctx context.Context, files []file, have *contents) (
 // setContent sets the content of e to that of f, and returns the content's digest.
 func (in Input) setContent(ctx context.Context, e *image.File, f file, have *contents) (tree.Digest, error) {
 	edit, edited := in.Edits[f.Path]
-	compiled := path.Ext(f.Path) == ".pyc" && !in.Keep
+	compiled := path.Ext(f.Path) == ".pyc"
 	if !edited && !compiled {
 		e.Open = func() (io.ReadCloser, error) {
 			r, err := have.open(ctx, f)
@@ -537,12 +492,11 @@ func (in Input) setContent(ctx context.Context, e *image.File, f file, have *con
 	return sha256.Sum256(data), nil
 }
 
-// findSource returns the source of the compiled Python at p (PEP 3147), following links. It returns nil if there is none,
-// or if files keep the base's times.
+// findSource returns the source of the compiled Python at p (PEP 3147), following links. It returns nil if there is none.
 func (in Input) findSource(p string) *tree.Entry {
 	dir, name := path.Split(p)
 	dir, ok := strings.CutSuffix(dir, "__pycache__/")
-	if !ok || path.Ext(name) != ".pyc" || in.Keep {
+	if !ok || path.Ext(name) != ".pyc" {
 		return nil
 	}
 	name, _, _ = strings.Cut(name, ".")
@@ -565,18 +519,15 @@ func setSourceTime(pyc []byte, source *tree.Entry, t time.Time) {
 	binary.LittleEndian.PutUint32(pyc[8:12], uint32(t.Unix()))
 }
 
-// store holds layers and their indexes as files.
-type store struct {
-	dir     string
-	indexes tree.Cache
-}
+// store holds layers as files.
+type store struct{ dir string }
 
 func newStore(cacheDir string) (store, error) {
 	if cacheDir == "" {
 		return store{}, errors.New("rebuilding layers needs a cache directory; name one with --cache-dir DIR")
 	}
 	dir := filepath.Join(cacheDir, "stripped", fmt.Sprintf("v%d", keyVersion))
-	return store{dir, tree.Cache{Dir: cacheDir}}, os.MkdirAll(dir, 0o755)
+	return store{dir}, os.MkdirAll(dir, 0o755)
 }
 
 // get returns the layer of a key, or nil if it is missing or incomplete.
@@ -589,7 +540,7 @@ func (s store) get(key string) *layer {
 	if json.Unmarshal(data, l) != nil {
 		return nil
 	}
-	l.file = s.file(key, l)
+	l.file = s.file(key)
 	l.Edited = rawname.Unquoted(l.Edited)
 	if info, err := os.Stat(l.file); err != nil || info.Size() != l.Bytes {
 		return nil
@@ -598,11 +549,15 @@ func (s store) get(key string) *layer {
 }
 
 // file returns the path of a layer's blob.
-func (s store) file(key string, l *layer) string {
-	if l.Zstd {
-		return filepath.Join(s.dir, key+".tar.zst")
+func (s store) file(key string) string { return filepath.Join(s.dir, key+".tar.gz") }
+
+// makeLayer writes the layer of files.
+func (s store) makeLayer(ctx context.Context, key string, files []image.File, edited map[string]tree.Digest) (*layer, error) {
+	l := &layer{Edited: edited, file: s.file(key)}
+	if err := image.WriteFile(l.file, 0o644, func(w io.Writer) error { return l.write(ctx, w, files) }); err != nil {
+		return nil, err
 	}
-	return filepath.Join(s.dir, key+".tar.gz")
+	return l, s.note(key, l)
 }
 
 // note writes the layer's description, which get reads.
@@ -626,7 +581,7 @@ func Blob(cacheDir string, data []byte) (Layer, error) {
 	if err != nil {
 		return Layer{}, err
 	}
-	l := &layer{Hash: digest, Unpacked: digest, Bytes: size, file: filepath.Join(s.dir, digest.Hex+".tar.gz")}
+	l := &layer{Hash: digest, Unpacked: digest, Bytes: size, file: s.file(digest.Hex)}
 	if err := image.WriteBytes(l.file, 0o644, data); err != nil {
 		return Layer{}, err
 	}

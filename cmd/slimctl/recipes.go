@@ -28,10 +28,6 @@ func (f *recipeFlags) addTo(cmd *cobra.Command) {
 	flags.StringSliceVar(&f.Platforms, "platform", nil, "platforms, as os/arch (default: the profile's)")
 	flags.StringVar(&f.Payload, "payload", "", "`DIR` that slimctl payload fetch wrote (default: fetched by npm)")
 	flags.StringVar(&f.Lock, "lock", "", "lock `FILE` (default: slim.lock beside the profile)")
-	flags.Var(setFlag(func(s string) error {
-		f.Set = append(f.Set, "compression="+s)
-		return nil
-	}), "compression", "`KIND` of new layers: gzip, or zstd from Docker 23 (default: profile's)")
 	flags.BoolVar(&f.AcceptUnknownLine, "accept-unknown-line", false, "accept a base of a line that the profile isn't for")
 	addChoice(flags, &f.progress, "progress", "", progress.Modes...)
 	f.registry.addTo(cmd)

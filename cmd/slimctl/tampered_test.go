@@ -577,9 +577,9 @@ func TestTamperedImagesAreFound(t *testing.T) {
 var sameTree = map[string]string{
 	"compressed by another": "passes", "an empty layer": "passes", "two of ours swapped": "passes", "another time": "passes", "another history": "passes",
 	"an attestation": "passes", "nothing": "passes",
-	"more in gzip's header": "error layer", "a name in gzip's header": "error layer", "two gzip members": "error layer",
-	"an empty gzip member": "error layer", "a user's name": "error layer", "a group's name": "error layer",
-	"parts of a second": "error layer", "the year 3000": "error layer", "of GNU tar": "error layer",
+	"more in gzip's header": "passes", "a name in gzip's header": "passes", "two gzip members": "passes",
+	"an empty gzip member": "passes", "a user's name": "passes", "a group's name": "passes",
+	"parts of a second": "passes", "the year 3000": "passes", "of GNU tar": "passes",
 	"not compressed": "error", "nginx in the removals": "error file", "the top away": "error file", "a file more": "error file",
 	"a variable": "error config", "a runtime": "error manifest", "no annotation": "error manifest",
 	"data of the base's layer": "error manifest", "a table of contents": "error manifest", "urls in the index's entry": "error index",

@@ -12,20 +12,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/slimctl/slimctl/image"
-	"github.com/slimctl/slimctl/image/elf"
 )
 
 // sample is an index with everything that one can have.
@@ -33,7 +26,7 @@ func sample() *index {
 	file := func(p string, size int64) Entry {
 		return Entry{Entry: image.Entry{Path: p, Type: image.TypeFile, Mode: 0o4755, UID: 1000, GID: -5, Size: size, ModTime: time.Unix(1<<40, 7).UTC()}, Digest: Digest{1, 2, byte(size)}}
 	}
-	x := &index{compression: "zstd", foreign: "FEXTRA", odd: []Odd{{"/.wh..wh.plnk/1.2", "a name"}, {"/d/.wh..wh.x", ""}}, entries: []Entry{
+	x := &index{elfs: Digest{7}, elfSize: 9, entries: []Entry{
 		{Entry: image.Entry{Path: "/", Type: TypeOpaque}},
 		{Entry: image.Entry{Path: "/", Type: image.TypeDir, Mode: 0o755, ModTime: time.Unix(-1, 0).UTC()}},
 		file("/a", 0), file("/a/b", 3), file("/a-b", 1<<60),
@@ -55,38 +48,45 @@ func sample() *index {
 func TestIndexComesBack(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "index")
 	want := sample()
+	for i := range 3 * batchSize { // several batches; a value must not come from the one before
+		e := Entry{Entry: image.Entry{Path: fmt.Sprintf("/t%05d", i), Type: image.TypeFile, Size: int64(i % 7), ModTime: time.Unix(int64(i%3), 0).UTC()}}
+		if i%2 == 0 {
+			e.Digest, e.UID, e.Xattrs = Digest{byte(i), 1}, i, image.Xattrs{"user.i": fmt.Sprint(i)}
+		}
+		want.entries = append(want.entries, e)
+	}
 	if err := want.write(file, Digest{1}, Digest{2}); err != nil {
 		t.Fatal(err)
+	}
+	check := func(got *index) string {
+		return cmp.Diff(want.entries, got.entries) + cmp.Diff(want.pack.chunks, got.pack.chunks) + cmp.Diff(want.pack.start, got.pack.start) +
+			cmp.Diff([]any{want.elfs, want.elfSize}, []any{got.elfs, got.elfSize})
 	}
 	got, err := readIndex(file, Digest{1}, Digest{2}, newLimits())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want.entries, got.entries) + cmp.Diff(want.odd, got.odd) + cmp.Diff(want.compression, got.compression) + cmp.Diff(want.foreign, got.foreign); diff != "" {
-		t.Errorf("(-written +read):\n%s", diff)
-	}
-	if diff := cmp.Diff(want.pack.chunks, got.pack.chunks, cmp.AllowUnexported(chunk{})) + cmp.Diff(want.pack.start, got.pack.start); diff != "" {
+	if diff := check(got); diff != "" {
 		t.Errorf("(-written +read):\n%s", diff)
 	}
 	whole, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	head := len(whole) - len(want.pack.data)
-	for at := range head {
+	for at := len(want.pack.data); at < len(whole); at += 1 + len(whole)/500 {
 		damaged := bytes.Clone(whole)
 		damaged[at] ^= 0x10
 		if err := os.WriteFile(file, damaged, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readIndex(file, Digest{1}, Digest{2}, newLimits()); err == nil {
-			t.Errorf("byte %d of %d changed, and it is believed", at, head)
+		if got, err := readIndex(file, Digest{1}, Digest{2}, newLimits()); err == nil && check(got) != "" {
+			t.Errorf("byte %d of %d changed, and it is believed", at, len(whole))
 		}
 		if err := os.WriteFile(file, whole[:at], 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := readIndex(file, Digest{1}, Digest{2}, newLimits()); err == nil {
-			t.Errorf("cut at %d of %d, and it is believed", at, head)
+			t.Errorf("cut at %d of %d, and it is believed", at, len(whole))
 		}
 	}
 	if err := os.WriteFile(file, whole, 0o644); err != nil {
@@ -97,38 +97,6 @@ func TestIndexComesBack(t *testing.T) {
 			t.Error("the index of another layer is believed")
 		}
 	}
-}
-
-// FuzzIndex reads any records: no panic, and what is believed is the same when written and read again.
-func FuzzIndex(f *testing.F) {
-	records, names := sample().records()
-	f.Add(records, names)
-	f.Fuzz(func(t *testing.T, records []byte, names uint64) {
-		read := func(records []byte, n int, names uint64) *index {
-			x := &index{entries: make([]Entry, n)}
-			if !x.readRecords(records, names) {
-				return nil
-			}
-			return x
-		}
-		for n := range 20 {
-			x := read(records, n, names%(1<<20))
-			if x == nil {
-				continue
-			}
-			again, names := x.records()
-			y := read(again, n, names)
-			if y == nil {
-				t.Fatal("what was read can't be written and read again")
-			}
-			if diff := cmp.Diff(x.entries, y.entries, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("(-first +again):\n%s", diff)
-			}
-			if x.compression != y.compression || x.foreign != y.foreign || !slices.Equal(x.odd, y.odd) {
-				t.Errorf("%q %q %q, then %q %q %q", x.compression, x.foreign, x.odd, y.compression, y.foreign, y.odd)
-			}
-		}
-	})
 }
 
 func TestPackGivesWhatItKeeps(t *testing.T) {
@@ -235,12 +203,12 @@ func TestLimits(t *testing.T) {
 		l := newLimits()
 		l.entries.Store(1000)
 		l.names.Store(10000)
-		if _, err := readTar(context.Background(), bytes.NewReader(c.raw), l, nil, nil); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := readTar(context.Background(), bytes.NewReader(c.raw), l); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error is %v", name, err)
 		}
 	}
 	l := newLimits()
-	x, err := readTar(context.Background(), bytes.NewReader(many(3, deep)), l, nil, nil)
+	x, err := readTar(context.Background(), bytes.NewReader(many(3, deep)), l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,81 +244,14 @@ func TestInflateBound(t *testing.T) {
 	} {
 		l := newLimits()
 		l.inflatedBytes.Store(1 << 20)
-		r, _, err := l.inflate(gzipped(c.content))
+		r, err := l.inflate(gzipped(c.content))
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := io.ReadAll(r)
+		r.Close()
 		if (err != nil) != c.refused || err == nil && !bytes.Equal(got, c.content) {
 			t.Errorf("%s: %d bytes of %d, %v", name, len(got), len(c.content), err)
 		}
-	}
-}
-
-// TestStashIsBounded: whatever a layer holds, it takes no more than its share of the disk.
-func TestStashIsBounded(t *testing.T) {
-	stash, err := NewStash(t.TempDir(), func(string) bool { return true })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stash.Close()
-	stash.size = maxStash - 5
-	stash.limit.Store(maxStash)
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	contents := []string{"large!", "one", "two!", "3"}
-	for _, content := range contents {
-		if err := w.WriteHeader(&tar.Header{Name: content, Size: int64(len(content))}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(w, content); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := readTar(t.Context(), &archive, newLimits(), stash, nil); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []bool{false, true, false, true} {
-		if r := stash.Content(sha256.Sum256([]byte(contents[i]))); (r != nil) != want {
-			t.Errorf("%q is in the stash: %v", contents[i], r != nil)
-		}
-	}
-}
-
-// TestIndexLayerKnown: what is known of a file's content is in the index, and the content isn't hashed for it.
-func TestIndexLayerKnown(t *testing.T) {
-	c := Cache{Dir: t.TempDir()}
-	known := map[string]Digest{"/known": {1}, "/program": {2}}
-	program := &elf.File{Needed: []string{"libc.so.6"}}
-	base := &Image{elfs: func() (map[Digest]*elf.File, error) { return map[Digest]*elf.File{{2}: program}, nil }}
-	l, err := c.IndexLayer(t.Context(), base, func(p string) Digest { return known[p] }, func(w io.Writer) (v1.Layer, error) {
-		files := []image.File{image.Bytes("/a", 0o644, []byte("a")), image.Bytes("/known", 0o644, []byte("b")), image.Bytes("/program", 0o755, []byte("c"))}
-		if err := image.WriteTar(w, files); err != nil {
-			return nil, err
-		}
-		return image.NewLayer(files)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err := mutate.AppendLayers(empty.Image, l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := c.Open(t.Context(), img, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	known["/a"] = sha256.Sum256([]byte("a"))
-	for p, want := range known {
-		if e, _ := files.Lookup(p); e.Digest != want {
-			t.Errorf("%s: %s, want %s", p, e.Digest, want)
-		}
-	}
-	if elfs, err := files.ELF(); err != nil || len(elfs) != 1 || !reflect.DeepEqual(elfs[known["/program"]], program) {
-		t.Errorf("ELF files: %v %v", elfs, err)
 	}
 }

@@ -32,15 +32,9 @@ func TestELF(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stash, err := NewStash(t.TempDir(), func(p string) bool { return p != "/big" })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stash.Close()
 	cache := Cache{Dir: t.TempDir()}
 	for from, open := range map[string]func() (*Image, error){
-		"the layer":             func() (*Image, error) { return Cache{}.Open(t.Context(), img, Options{}) },
-		"the layer and a stash": func() (*Image, error) { return Cache{}.Open(t.Context(), img, Options{Stash: stash}) },
+		"the layer": func() (*Image, error) { return Cache{}.Open(t.Context(), img, Options{}) },
 		"the cache": func() (*Image, error) {
 			if _, err := cache.Open(t.Context(), img, Options{}); err != nil {
 				return nil, err

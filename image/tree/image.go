@@ -78,19 +78,10 @@ type Layer struct {
 	Size, Unpacked int64
 	// CreatedBy is the text in the image's history, or empty.
 	CreatedBy string
-	// Entries is the result of unpacking the layer to an empty directory, in the order of a walk. Whiteouts
+	// Entries is the result of unpacking the layer to an empty directory as containerd does, in the order of a walk. Whiteouts
 	// (TypeWhiteout, TypeOpaque) precede an entry with the same path. Of several entries with one path the last one
 	// counts. Symlinks in parents are followed. A hard link to a file of a lower layer has no Digest. Read only.
 	Entries []Entry
-	// Odd lists, up to maxOdd, what programs may unpack in another way than Entries shows. It includes names of AUFS's
-	// own records, ".wh..wh.NAME", except the opaque marker ".wh..wh..opq".
-	Odd []Odd
-	// Compression is the compression of the blob, by its first bytes: "gzip", "zstd" or "none"; empty if the blob was
-	// not read.
-	Compression string
-	// Foreign is the first difference between the blob and one that slimctl and BuildKit write for the same entries, by
-	// archive/tar and gzip; empty if there is none.
-	Foreign string
 	// Unread reports that Options.Skip skipped the layer: Entries is empty, and the tree lacks them.
 	Unread bool
 }
@@ -116,8 +107,6 @@ type Options struct {
 	Open *Image
 	// Skip reports whether to skip a layer that is not in the cache; nil skips none.
 	Skip func(digest v1.Hash) bool
-	// Stash receives likely files of the layers to read; may be nil.
-	Stash *Stash
 }
 
 // Cache stores the index of each layer by the layer's digest, without expiry. The zero value stores nothing.
@@ -227,8 +216,7 @@ func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *l
 				x := x.at(i, n == 0 && !shared)
 				im.indexes[i] = x
 				layer := &im.Layers[i]
-				layer.Entries, layer.Odd, layer.Unpacked, layer.Unread = x.entries, x.odd, unpacked, x.unread
-				layer.Compression, layer.Foreign = x.compression, x.foreign
+				layer.Entries, layer.Unpacked, layer.Unread = x.entries, unpacked, x.unread
 			}
 			return nil
 		})

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"io"
-	"math"
 	"os"
 	"path"
 	"slices"
@@ -84,13 +83,12 @@ type pack struct {
 	chunks []chunk
 	// data holds the compressed chunks.
 	data []byte
-	// file holds them from offset on, if data is nil.
-	file   string
-	offset int64
+	// file begins with them, if data is nil.
+	file string
 }
 
-// chunk is a part of the stream: the size bytes before end, and their compressed form in data.
-type chunk struct{ end, size, packedEnd, packedSize int64 }
+// chunk is a part of the stream: the Size bytes before End, and their compressed form in data.
+type chunk struct{ End, Size, PackedEnd, PackedSize int64 }
 
 // packer builds a pack.
 type packer struct {
@@ -151,28 +149,28 @@ func (p *pack) read(wanted map[Digest]int64, into map[Digest][]byte) {
 			return
 		}
 		defer f.Close()
-		data = io.NewSectionReader(f, p.offset, math.MaxInt64-p.offset)
+		data = f
 	}
 	var raw []byte
 	last := -1
 	for _, d := range have {
 		start, size := p.start[d], wanted[d]
-		i := sort.Search(len(p.chunks), func(i int) bool { return p.chunks[i].end > start })
+		i := sort.Search(len(p.chunks), func(i int) bool { return p.chunks[i].End > start })
 		if i == len(p.chunks) {
 			continue
 		}
 		if c := p.chunks[i]; i != last {
-			packed := make([]byte, c.packedSize)
-			if _, err := data.ReadAt(packed, c.packedEnd-c.packedSize); err != nil {
+			packed := make([]byte, c.PackedSize)
+			if _, err := data.ReadAt(packed, c.PackedEnd-c.PackedSize); err != nil {
 				return
 			}
 			var err error
-			if raw, err = inflate(packed, c.size); err != nil {
+			if raw, err = inflate(packed, c.Size); err != nil {
 				return
 			}
 			last = i
 		}
-		start -= p.chunks[i].end - p.chunks[i].size
+		start -= p.chunks[i].End - p.chunks[i].Size
 		if start < 0 || size > int64(len(raw))-start {
 			continue
 		}

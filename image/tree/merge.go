@@ -60,9 +60,8 @@ type merge struct {
 
 // apply merges the layer's entries. Marks hide entries of lower layers only.
 //
-// A layer that names a path below a symlink of a lower layer is refused. containerd and Docker unpack each layer
-// separately, so a directory replaces the link; a tool that unpacks onto the merged tree writes to the link's target.
-// No tool that makes layers of a running system writes such a layer.
+// A layer that names a path below a symlink of a lower layer is refused: containerd unpacks each layer separately, so a
+// directory would replace the link. No tool that makes layers of a running system writes such a layer.
 //
 // complete reports whether all lower layers were read.
 func (m *merge) apply(layer []Entry, complete bool) error {
@@ -145,7 +144,7 @@ func (m *merge) ensureDir(p string) error {
 	switch {
 	case ok && m.at(m.refs[i]).IsDir():
 	case ok && m.at(m.refs[i]).Type == image.TypeSymlink:
-		return fmt.Errorf("it is below %s, which a lower layer made a symlink to %s, and runtimes differ on the result", shown(p), shown(m.at(m.refs[i]).Link))
+		return fmt.Errorf("it is below %s, which a lower layer made a symlink to %s: a directory would replace that", shown(p), shown(m.at(m.refs[i]).Link))
 	case ok:
 		m.refs[i] = m.addImplied(p)
 	default:
@@ -191,7 +190,7 @@ func (m *merge) resolve(e *Entry, complete bool) error {
 	}
 	target := lower.refs[was]
 	if now, ok := m.find(p); !ok || m.refs[now] != target {
-		return errors.New("its own layer removes that, and runtimes differ on the result")
+		return errors.New("its own layer removes that")
 	}
 	if m.at(target).IsDir() {
 		return errors.New("it is a directory")

@@ -212,7 +212,7 @@ func readContents(ctx context.Context, blob v1.Layer, wanted map[Digest]int64, i
 		return err
 	}
 	defer compressed.Close()
-	raw, _, err := newLimits().inflate(image.Counting(ctx, compressed, func(int64) {}))
+	raw, err := newLimits().inflate(image.Counting(ctx, compressed, func(int64) {}))
 	if err != nil {
 		return err
 	}

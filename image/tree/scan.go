@@ -27,12 +27,8 @@ const whiteoutPrefix = ".wh."
 // opaqueMarker is the name of the file that makes its directory opaque (OCI image specification, layer.md).
 const opaqueMarker = whiteoutPrefix + whiteoutPrefix + ".opq"
 
-// aufsPrefix begins the names of AUFS's own records. Depending on the program and its version, unpacking skips them,
-// takes hard links from them, removes what the rest of the name says, or writes them as files.
+// aufsPrefix begins the names of AUFS's own records. containerd skips them.
 const aufsPrefix = whiteoutPrefix + whiteoutPrefix
-
-// typeAUFS is the type of such a record. It occurs in no Layer.
-const typeAUFS image.Type = "aufs record"
 
 // paxXattr is the prefix of the PAX keys in which GNU tar, Docker and BuildKit store extended attributes.
 const paxXattr = "SCHILY.xattr."
@@ -63,16 +59,13 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, o Optio
 	}
 	defer compressed.Close()
 	counted := image.Counting(ctx, compressed, task.Add)
-	magic := &recorder{Reader: counted, max: gzipHeader}
-	raw, members, err := l.inflate(magic)
+	raw, err := l.inflate(counted)
 	if err != nil {
 		return nil, err
 	}
-	defer raw.Close()
 	sum := sha256.New()
-	inflated := ahead(raw)
-	x, err := readTar(ctx, io.TeeReader(inflated, sum), l, o.Stash, nil)
-	inflated.close()
+	x, err := readTar(ctx, io.TeeReader(raw, sum), l)
+	raw.Close() // it reads no more of the blob
 	// The blob's own check is at its end, and its error explains more than that of a broken archive.
 	if _, drain := io.Copy(io.Discard, counted); drain != nil {
 		err = drain
@@ -83,10 +76,6 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, o Optio
 	if got := hex.EncodeToString(sum.Sum(nil)); got != diffID.Hex {
 		return nil, fmt.Errorf("its content is sha256:%s, but the image config says %s", got, diffID)
 	}
-	x.compression = compression(magic.kept)
-	if x.foreign == "" {
-		x.foreign = foreignGzip(magic.kept, members())
-	}
 	return x, nil
 }
 
@@ -94,8 +83,6 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, o Optio
 type scanner struct {
 	ctx   context.Context
 	layer *unpacker
-	stash *Stash
-	known *knownFiles
 	kept  packer
 	sum   hash.Hash
 	buf   []byte
@@ -106,17 +93,15 @@ type scanner struct {
 	elfNames int
 }
 
-// readTar reads the archive and everything after it. stash and known may be nil.
-func readTar(ctx context.Context, r io.Reader, l *limits, stash *Stash, known *knownFiles) (*index, error) {
-	s := &scanner{ctx: ctx, layer: newUnpacker(l), stash: stash, known: known, sum: sha256.New(), buf: make([]byte, maxKept), elfs: map[Digest]*elf.File{}}
+// readTar reads the archive and everything after it.
+func readTar(ctx context.Context, r io.Reader, l *limits) (*index, error) {
+	s := &scanner{ctx: ctx, layer: newUnpacker(l), sum: sha256.New(), buf: make([]byte, maxKept), elfs: map[Digest]*elf.File{}}
 	defer func() { s.program.Close() }() // an error of Close doesn't matter
-	raw := &recorder{Reader: r}
-	tr := tar.NewReader(raw)
+	tr := tar.NewReader(r)
 	for {
-		raw.from(maxHeaders)
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			if err := s.layer.checkEnd(raw, r, s.buf); err != nil {
+			if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, r, s.buf); err != nil {
 				return nil, err
 			}
 			break
@@ -124,8 +109,6 @@ func readTar(ctx context.Context, r io.Reader, l *limits, stash *Stash, known *k
 		if err != nil {
 			return nil, err
 		}
-		s.layer.checkHeader(h, raw)
-		raw.from(0)
 		e, ok, err := entryOf(h)
 		if err == nil && isSparse(h) {
 			err = l.sparse(h.Size)
@@ -149,7 +132,7 @@ func readTar(ctx context.Context, r io.Reader, l *limits, stash *Stash, known *k
 	if err != nil {
 		return nil, err
 	}
-	x := &index{entries: entries, odd: s.layer.odd, foreign: s.layer.foreign}
+	x := &index{entries: entries}
 	if x.elfs, x.elfSize, err = s.kept.addELFs(s.elfs); err != nil {
 		return nil, err
 	}
@@ -170,17 +153,7 @@ func isSparse(h *tar.Header) bool {
 // content hashes a file, keeps its content if keepKind says so, and parses ELF files.
 func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 	keep := keepKind(&e)
-	var parsed *elf.File
-	if s.known != nil {
-		d = s.known.digest(e.Path)
-		parsed = s.known.elfs[d]
-	}
-	known := d != Digest{}
 	out := io.Discard
-	put := s.stash.reserveLikely(&e)
-	if put != nil {
-		out = put
-	}
 	var program io.ReaderAt
 	buf := s.buf
 	if keep != never && int64(len(buf)) < e.Size {
@@ -195,46 +168,25 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 		if err != nil {
 			return d, err
 		}
-		if !known && rest == e.Size && e.Size <= maxELF && elf.Is(buf[:n]) {
-			switch {
-			case int64(n) == e.Size:
+		if rest == e.Size && e.Size <= maxELF && elf.Is(buf[:n]) {
+			if int64(n) == e.Size {
 				program = bytes.NewReader(buf[:n])
-			case put != nil:
-				program = put
-			default:
-				if program, out, err = s.programFile(e.Size); err != nil {
-					return d, err
-				}
+			} else if program, out, err = s.programFile(e.Size); err != nil {
+				return d, err
 			}
 		}
-		_, err = out.Write(buf[:n])
-		if err != nil && put != nil && put.isFull(err) {
-			out, err = io.Discard, nil
-			if program == put {
-				if program, out, err = s.programFile(e.Size); err == nil {
-					_, err = io.Copy(out, io.MultiReader(io.NewSectionReader(put, 0, e.Size-rest), bytes.NewReader(buf[:n])))
-				}
-			}
-			put = nil
-		}
-		if err != nil {
+		if _, err = out.Write(buf[:n]); err != nil {
 			return d, err
 		}
-		if !known {
-			s.sum.Write(buf[:n])
-		}
+		s.sum.Write(buf[:n])
 		rest -= int64(n)
 	}
-	if !known {
-		s.sum.Sum(d[:0])
-	}
-	if put != nil {
-		put.note(d)
-	}
-	if program != nil && s.elfs[d] == nil {
+	s.sum.Sum(d[:0])
+	var parsed *elf.File
+	if program != nil && s.elfs[d] == nil && len(s.elfs) < maxELFs {
 		parsed, _ = elf.Read(program) // no loader would take a file with an error
 	}
-	if parsed != nil && s.elfs[d] == nil && len(s.elfs) < maxELFs {
+	if parsed != nil {
 		s.elfs[d] = parsed
 		for _, name := range slices.Concat(parsed.Needed, parsed.RPath, parsed.RunPath) {
 			s.elfNames += len(name)
@@ -249,12 +201,15 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 	return d, nil
 }
 
-// programFile returns a file to write a program to and to read it from, until the next call. It is used if the
-// program's content is nowhere else.
+// programFile returns an unnamed file to write a program to and to read it from, until the next call.
 func (s *scanner) programFile(size int64) (io.ReaderAt, io.Writer, error) {
 	if s.program == nil {
-		var err error
-		if s.program, err = createTemp(""); err != nil {
+		f, err := os.CreateTemp("", ".slimctl-")
+		if err != nil {
+			return nil, nil, err
+		}
+		s.program = f
+		if err := os.Remove(f.Name()); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -281,8 +236,8 @@ func entryOf(h *tar.Header) (e Entry, ok bool, err error) {
 	switch {
 	case base == opaqueMarker:
 		return Entry{Entry: image.Entry{Path: image.Clean(dir), Type: TypeOpaque}}, true, nil
-	case strings.HasPrefix(base, aufsPrefix):
-		return Entry{Entry: image.Entry{Path: p, Type: typeAUFS}}, true, nil
+	case strings.Contains(p, "/"+aufsPrefix):
+		return Entry{}, false, nil
 	case strings.HasPrefix(base, whiteoutPrefix):
 		hidden := strings.TrimPrefix(base, whiteoutPrefix)
 		if hidden == "" || hidden == "." || hidden == ".." {
@@ -300,7 +255,7 @@ func entryOf(h *tar.Header) (e Entry, ok bool, err error) {
 		e.Link = image.Clean(h.Linkname)
 	case image.TypeChar, image.TypeBlock:
 		if typ == image.TypeChar && h.Devmajor == 0 && h.Devminor == 0 {
-			return Entry{}, false, errors.New("it is the character device 0:0, which overlayfs takes for a whiteout, and runtimes differ on the result")
+			return Entry{}, false, errors.New("it is the character device 0:0, which overlayfs takes for a whiteout")
 		}
 		e.Device = Device{uint32(h.Devmajor), uint32(h.Devminor)}
 	}

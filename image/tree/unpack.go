@@ -64,22 +64,15 @@ func (l *limits) sparse(size int64) error {
 	return nil
 }
 
-// inflate returns a reader of the uncompressed content, like image.Inflate. members returns the number of gzip members
-// read.
-func (l *limits) inflate(compressed io.Reader) (_ io.ReadCloser, members func() int, _ error) {
+// inflate returns a reader of the uncompressed content, like image.Inflate.
+func (l *limits) inflate(compressed io.Reader) (io.ReadCloser, error) {
 	raw, err := image.Inflate(readerFunc(func(b []byte) (int, error) {
 		n, err := compressed.Read(b)
 		l.inflatedBytes.Add(int64(n) * maxRatio)
 		return n, err
 	}))
 	if err != nil {
-		return nil, nil, err
-	}
-	members = func() int {
-		if g, ok := raw.(*image.Gunzip); ok {
-			return g.Members
-		}
-		return 0
+		return nil, err
 	}
 	return struct {
 		io.Reader
@@ -90,7 +83,7 @@ func (l *limits) inflate(compressed io.Reader) (_ io.ReadCloser, members func() 
 			return 0, fmt.Errorf("the layers inflate to more than %d GiB and %d times their size", maxInflated>>30, maxRatio)
 		}
 		return n, err
-	}), raw}, members, nil
+	}), raw}, nil
 }
 
 type readerFunc func([]byte) (int, error)
@@ -103,9 +96,6 @@ type unpacker struct {
 	limits  *limits
 	entries []Entry
 	marks   []Entry
-	odd     []Odd
-	foreign string       // Layer.Foreign
-	again   headerWriter // for compareHeaders
 	// nodes[0] is the root. Parents come before their children.
 	nodes []node
 	at    map[place]int32
@@ -164,16 +154,7 @@ func shown(p string) string {
 }
 
 func (u *unpacker) place(e Entry) error {
-	if strings.Contains(e.Path, "/"+aufsPrefix) {
-		u.note(e.Path, "a name of AUFS's records (.wh..wh.NAME): some runtimes pass it over, others remove or lay something by it")
-	}
-	if e.Type == typeAUFS {
-		return nil
-	}
 	if e.Type == TypeWhiteout || e.Type == TypeOpaque {
-		if e.Type == TypeWhiteout {
-			u.noteLateWhiteout(e.Path)
-		}
 		u.marks = append(u.marks, e)
 		return nil
 	}
@@ -182,7 +163,6 @@ func (u *unpacker) place(e Entry) error {
 		if !e.IsDir() {
 			return fmt.Errorf("the root is a %s", e.Type)
 		}
-		u.noteRepeated(&e, 0)
 		u.nodes[0].entry = i
 		u.entries = append(u.entries, e)
 		return nil
@@ -193,9 +173,6 @@ func (u *unpacker) place(e Entry) error {
 	}
 	e.Path = p
 	old, taken := u.at[where]
-	if taken {
-		u.noteRepeated(&e, old)
-	}
 	if taken && (!e.IsDir() || !u.isDir(old)) {
 		u.nodes[old].gone = true
 		delete(u.at, where)
@@ -262,7 +239,6 @@ func (u *unpacker) find(p string) (place, string, error) {
 	if u.lastLinks == 0 {
 		return at, p, nil
 	}
-	u.note(p, "it lies below a symlink of its own layer: some programs follow that, others replace or refuse it")
 	p, err := u.path(at)
 	if err == nil {
 		err = u.limits.take(0, int64(len(p)))
@@ -362,7 +338,7 @@ func (e Entry) linkedTo(target Entry) (Entry, error) {
 		return target, nil
 	}
 	if capability := e.Xattrs[capabilityXattr]; e.Mode&^target.Mode&0o6000 != 0 || capability != "" && capability != target.Xattrs[capabilityXattr] {
-		return e, errors.New("it brings setuid, setgid or capabilities, which that file lacks: runtimes differ on what that means")
+		return e, errors.New("it brings setuid, setgid or capabilities, which that file lacks, and runtimes give them to the file")
 	}
 	return e, nil
 }
@@ -399,7 +375,6 @@ func (u *unpacker) finish() ([]Entry, error) {
 	kept = append(kept, marks...)
 	slices.SortFunc(kept, func(a, b Entry) int { return a.compare(&b) })
 	kept = slices.CompactFunc(kept, func(a, b Entry) bool { return a.compare(&b) == 0 })
-	u.noteHalfHidden(kept)
 	return kept, nil
 }
 

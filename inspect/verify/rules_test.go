@@ -738,16 +738,6 @@ var broken = map[string]map[string]func(*fixture){
 		"a directory of a tree": asTree(func(f *fixture) { f.addAbove(image.Dir("/usr/bin", 0o777)) }),
 		"xattr of a tree":       asTree(func(f *fixture) { f.laid[0].Xattrs = map[string]string{"security.capability": "\x01"} }),
 	},
-	"layer-archive": {
-		"not as a build's": asTree(func(f *fixture) {
-			f.addAbove(text("/srv/x", ""))
-			f.prepare = func(img, _ *inspect.Image) { img.Files.Layers[2].Foreign = "a user's name" }
-		}),
-		"not gzip": asTree(func(f *fixture) {
-			f.addAbove(text("/srv/x", ""))
-			f.prepare = func(img, _ *inspect.Image) { img.Files.Layers[2].Compression = "none" }
-		}),
-	},
 	"ledger": {
 		"another": func(*fixture) {}, // below
 	},
