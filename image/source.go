@@ -131,7 +131,7 @@ func Open(ctx context.Context, ref string, o Options) (*Source, error) {
 	case "oci-archive":
 		return openLayoutArchive(rest, o)
 	case "docker-archive":
-		return openDockerArchive(ctx, rest, o)
+		return openDockerArchive(rest, o)
 	case "docker-daemon":
 		return openDockerDaemon(ctx, rest, o)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -31,9 +32,8 @@ type span struct {
 
 func dirBlobs(dir string, known *verified) *blobs { return &blobs{root: dir, known: known} }
 
-// tarBlobs reads the headers of an archive and records the offsets of the contents. It refuses everything that programs
-// read in different ways: two entries with one name, an entry below a file or with ".." in its name, a sparse file, a
-// device, a link without a file of the archive as target, and data after the archive's end.
+// tarBlobs reads the headers of an archive and records the offsets of the contents. An entry that is neither a file nor
+// a directory is recorded without a position.
 func tarBlobs(file string, known *verified) (*blobs, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -48,10 +48,7 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 		return nil, fmt.Errorf("%s is not a regular file", file)
 	}
 	b := &blobs{root: file, files: map[string]span{}, known: known}
-	links := map[string]string{}
-	seen := map[string]byte{} // type of each entry, by name
 	tr := tar.NewReader(f)
-	end := int64(0) // of the last entry
 	for {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
@@ -60,92 +57,43 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: not an uncompressed tar archive, or cut short: %w", file, err)
 		}
+		name := strings.TrimPrefix(h.Name, "./")
+		clean := strings.TrimSuffix(name, "/")
+		switch _, twice := b.files[clean]; {
+		case twice:
+			return nil, fmt.Errorf("%s: it has two entries called %.200q; write the archive again", file, clean)
+		case clean != entryName(name):
+			return nil, fmt.Errorf("%s: the path of its entry %.200q is not clean; write the archive again", file, h.Name)
+		case h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeXGlobalHeader:
+			continue
+		case h.Typeflag != tar.TypeReg || slices.ContainsFunc(slices.Collect(maps.Keys(h.PAXRecords)), isSparse):
+			b.files[name] = span{}
+			continue
+		}
 		off, err := f.Seek(0, io.SeekCurrent)
 		if err != nil {
 			return nil, err
 		}
-		end = off
-		if h.Typeflag == tar.TypeXGlobalHeader {
-			continue
+		if h.Size > info.Size()-off {
+			return nil, fmt.Errorf("%s: cut short: %s ends behind the end of the file", file, name)
 		}
-		if strings.HasPrefix(h.Name, "/") || slices.Contains(strings.Split(h.Name, "/"), "..") {
-			return nil, fmt.Errorf("%s: the path of its entry %.200q is not clean: some programs follow it, others don't", file, h.Name)
-		}
-		name := entryName(h.Name)
-		if was, twice := seen[name]; twice && (was != tar.TypeDir || h.Typeflag != tar.TypeDir) {
-			return nil, fmt.Errorf("%s: it has two entries called %.200q: programs differ on which of them counts", file, name)
-		}
-		seen[name] = h.Typeflag
-		for k := range h.PAXRecords {
-			if strings.HasPrefix(k, "GNU.sparse.") {
-				h.Typeflag = tar.TypeGNUSparse
-			}
-		}
-		switch h.Typeflag {
-		case tar.TypeGNUSparse:
-			return nil, fmt.Errorf("%s: %.200q is a sparse file: write the archive without sparse files", file, name)
-		case tar.TypeReg:
-			if h.Size > info.Size()-off {
-				return nil, fmt.Errorf("%s: cut short: %s ends behind the end of the file", file, name)
-			}
-			b.files[name] = span{path: file, off: off, size: h.Size}
-			end = off + (h.Size+tarBlock-1)/tarBlock*tarBlock
-		case tar.TypeDir:
-		case tar.TypeLink:
-			links[name] = entryName(h.Linkname)
-		case tar.TypeSymlink:
-			links[name] = entryName(path.Join(path.Dir(name), h.Linkname))
-		default:
-			return nil, fmt.Errorf("%s: %.200q has the tar type %q, which no layout needs", file, name, h.Typeflag)
-		}
+		b.files[name] = span{path: file, off: off, size: h.Size}
 	}
-	if err := checkEnd(f, end); err != nil {
+	rest, err := io.ReadAll(io.LimitReader(f, mostPadding+1))
+	if err == nil && (len(rest) > mostPadding || len(bytes.TrimLeft(rest, "\x00")) > 0) {
+		err = errors.New("it has data after its end; write the archive again")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	for name := range seen {
-		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-			if t, ok := seen[dir]; ok && t != tar.TypeDir {
-				return nil, fmt.Errorf("%s: it has an entry %.200q below %.200q, which is not a directory", file, name, dir)
-			}
-		}
-	}
-	for name := range links {
-		to := name
-		for range 8 { // old versions of docker save link layers to one another, never deep
-			next, ok := links[to]
-			if !ok {
-				break
-			}
-			to = next
-		}
-		s, ok := b.files[to]
-		if !ok {
-			return nil, fmt.Errorf("%s: the target of the link %.200q is not in the archive", file, name)
-		}
-		b.files[name] = s
 	}
 	return b, nil
 }
 
-const (
-	tarBlock = 512
-	// mostPadding limits the zeros after an archive, in bytes: tar writes blocks of 10 KiB.
-	mostPadding = 1 << 20
-)
+// isSparse reports whether a PAX record belongs to a file that the archive has without its zeros.
+func isSparse(record string) bool { return strings.HasPrefix(record, "GNU.sparse.") }
 
-// checkEnd refuses an archive that doesn't end after its last entry with two blocks of zeros, as POSIX requires.
-func checkEnd(f io.ReaderAt, end int64) error {
-	raw, err := io.ReadAll(io.NewSectionReader(f, end, mostPadding+1))
-	switch {
-	case err != nil:
-		return err
-	case len(bytes.TrimLeft(raw, "\x00")) > 0 || len(raw) > mostPadding:
-		return errors.New("it has data after its end: some programs read on, others don't")
-	case len(raw) < 2*tarBlock:
-		return errors.New("cut short: it lacks the two blocks of zeros that end an archive")
-	}
-	return nil
-}
+// mostPadding limits the zeros after an archive, in bytes: tar writes blocks of 10 KiB.
+const mostPadding = 1 << 20
 
 // entryName returns the clean name of an archive's entry.
 func entryName(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
@@ -176,6 +124,9 @@ func (b *blobs) find(name string) (span, error) {
 		s, ok := b.files[name]
 		if !ok {
 			return span{}, fmt.Errorf("%s: no %.200q in the archive: %w", b.root, name, fs.ErrNotExist)
+		}
+		if s.path == "" {
+			return span{}, fmt.Errorf("%s: %.200q is not a regular file; write the archive without links and sparse files", b.root, name)
 		}
 		return s, nil
 	}

@@ -93,9 +93,6 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	layout, err := Object(marker)
-	if err == nil {
-		err = checkKeyCase(layout, []string{"imageLayoutVersion"})
-	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: oci-layout: %w", ref, err)
 	}
@@ -169,9 +166,6 @@ func isUnnamed(d v1.Descriptor) bool {
 // name is left out. ignored are all other entries, because containerd imports every entry with a name, whatever its
 // platform and media type, and docker load also those without.
 func pick(top *v1.IndexManifest, tag string) (d *v1.Descriptor, ignored []v1.Descriptor, err error) {
-	if err := checkNames(top.Manifests); err != nil {
-		return nil, nil, err
-	}
 	var names []string
 	var found []v1.Descriptor
 	platforms := map[string]bool{}
@@ -214,36 +208,6 @@ func pick(top *v1.IndexManifest, tag string) (d *v1.Descriptor, ignored []v1.Des
 }
 
 func sameContent(a, b v1.Descriptor) bool { return a.Digest == b.Digest && a.MediaType == b.MediaType }
-
-// checkNames refuses an index.json in which a name has two meanings. The short name alone may occur twice if both
-// entries have a full name, because docker save writes the tag there.
-func checkNames(entries []v1.Descriptor) error {
-	type named struct {
-		v1.Descriptor
-		short, full string
-		hasFull     bool
-	}
-	var seen []named
-	for _, d := range entries {
-		n := named{Descriptor: d, short: d.Annotations[AnnotationRefName], full: d.Annotations[AnnotationImageName]}
-		if n.hasFull = n.full != ""; !n.hasFull {
-			n.full = n.short
-		}
-		if n.full == "" {
-			continue
-		}
-		n.full = canonical(n.full)
-		for _, o := range seen {
-			same := o.full == n.full || o.short == n.short && n.short != "" && (!o.hasFull || !n.hasFull)
-			if same && !sameContent(o.Descriptor, d) {
-				return fmt.Errorf("index.json has two entries called %.200q, %s and %s: programs differ on which of them counts",
-					n.full, o.Digest, d.Digest)
-			}
-		}
-		seen = append(seen, n)
-	}
-	return nil
-}
 
 // canonical returns the normalized name of an image.
 func canonical(n string) string {

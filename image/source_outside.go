@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -34,6 +35,12 @@ func (s *Source) addNames(entries []v1.Descriptor, d *v1.Descriptor) {
 			s.wrong = append(s.wrong, fmt.Sprintf("index.json gives the image the name %.200q, and %.200q for short", full, short))
 		}
 		s.names = append(s.names, canonical(full))
+	}
+	for _, e := range entries {
+		n := cmp.Or(e.Annotations[AnnotationImageName], e.Annotations[AnnotationRefName])
+		if d != nil && n != "" && !sameContent(*d, e) && slices.ContainsFunc(s.names, func(ours string) bool { return canonical(ours) == canonical(n) }) {
+			s.wrong = append(s.wrong, fmt.Sprintf("index.json gives the name %.200q of the image to %s, too", n, e.Digest))
+		}
 	}
 }
 

@@ -73,7 +73,7 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 		if err != nil {
 			return nil, manifestError(err, d.Digest)
 		}
-		if err := checkDocument(raw, d, false); err != nil {
+		if _, err := parseManifest(raw, d); err != nil {
 			return nil, fmt.Errorf("%s: %w", ref, err)
 		}
 		return &remoteImage{Image: img, ref: ref, host: host}, nil
@@ -89,14 +89,11 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 		s.children, err = singleChild(ref, img)
 		return s, err
 	}
-	if err := checkDocument(desc.Manifest, desc.Descriptor, true); err != nil {
+	m, err := parseIndex(desc.Manifest, desc.Descriptor)
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	index, err := desc.ImageIndex()
-	if err != nil {
-		return nil, RegistryFailure("read index", ref, host, err)
-	}
-	m, err := index.IndexManifest()
 	if err != nil {
 		return nil, RegistryFailure("read index", ref, host, err)
 	}

@@ -100,9 +100,7 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 		}
 	}
 	in := verify.Input{Index: f.source.Index(), FromDocker: f.source.FromDocker(), SurfaceOnly: o.SurfaceOnly}
-	if in.Ignored, err = ignored(f.source); err != nil {
-		return nil, err
-	}
+	in.Ignored = ignored(f.source, o.Same == SameTree || o.SurfaceOnly)
 	if in.Outside, err = f.source.Outside(); err != nil {
 		return nil, err
 	}
@@ -605,18 +603,16 @@ func unreadLayers(images []*inspect.Image) int {
 	return len(unread)
 }
 
-// ignored describes the entries of an index that are neither images nor attestations.
-func ignored(src *image.Source) ([]string, error) {
-	all, err := src.Ignored()
-	var out []string
-	for _, d := range all {
+// ignored describes the entries of an index that are neither images nor, with attested, attestations.
+func ignored(src *image.Source, attested bool) (out []string) {
+	for _, d := range src.Ignored(attested) {
 		words := fmt.Sprintf("%s (%q", d.Digest, d.MediaType)
 		if d.Platform != nil {
 			words += ", " + d.Platform.String()
 		}
 		out = append(out, words+"): "+d.Why)
 	}
-	return out, err
+	return out
 }
 
 // Verdict returns the sentence for an image that fails its profile.

@@ -113,56 +113,6 @@ func appended(t *testing.T, src *image.Source, files ...image.File) *image.Sourc
 	return src
 }
 
-// TestKeepsLayers: the base's layers, less what goes, with a layer of the base itself; the ledger has each path in the layer that
-// holds it, and a lock gives the same.
-func TestKeepsLayers(t *testing.T) {
-	in := input(appended(t, base(t, "B"), image.Dir("/t", 0o755), image.Bytes("/t/dir/more", 0o644, []byte("x"))), load(t, strings.Replace(keeps, "keep:\n  roots", "keep:\n  layers: keep\n  roots", 1)))
-	in.Cache = tree.Cache{Dir: t.TempDir()}
-	recipes, made, err := resolve.Resolve(t.Context(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	paths, digests := layersOf(t, recipes[0])
-	held := map[string]bool{}
-	for _, p := range paths {
-		held[strings.TrimSuffix(p, "/")] = true
-	}
-	text, err := recipes[0].Ledger().Compressed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer text.Close()
-	stays := 0
-	if _, err := ledger.Read(text, func(row ledger.Row) bool {
-		if row.Stays != "" && row.Path != "" && row.Component != ledger.Ours {
-			stays++
-			if !held[row.Component+" "+strings.TrimPrefix(row.Path, "/")] {
-				t.Errorf("the ledger has %s in %s, of %q", row.Path, row.Component, paths)
-			}
-		}
-		return true
-	}); err != nil || stays < 5 {
-		t.Errorf("%d paths stay: %v", stays, err)
-	}
-	locked := made.Platforms["linux/amd64"].Layers
-	if i := slices.IndexFunc(locked, func(p strip.Pin) bool { return p.Key == "" }); i < 0 {
-		t.Errorf("no layer is the base's own: %+v", locked)
-	} else {
-		in.Lock = made
-		again, _, err := resolve.Resolve(t.Context(), in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, same := layersOf(t, again[0]); !slices.Equal(same, digests) {
-			t.Errorf("with the lock the layers are %v, not %v", same, digests)
-		}
-		locked[i].Digest.Hex = strings.Repeat("0", 64)
-		if _, _, err = resolve.Resolve(t.Context(), in); err == nil || !strings.Contains(err.Error(), "not a layer of the base; run `slimctl lock` again") {
-			t.Errorf("a lock with another layer of the base: %v", err)
-		}
-	}
-}
-
 // TestKeep: of the base stays what is needed, in the layers of its components; what is laid or removed isn't there twice.
 func TestKeep(t *testing.T) {
 	in := input(base(t, "B"), load(t, keeps))

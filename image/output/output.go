@@ -188,7 +188,7 @@ func (o Spec) isOurs() bool {
 	if err != nil {
 		return false
 	}
-	if ignored, err := src.Ignored(); err != nil || len(ignored) > 0 {
+	if len(src.Ignored(true)) > 0 {
 		return false
 	}
 	for _, p := range src.Platforms() {

@@ -103,7 +103,8 @@ func TestLayersAsRuntimesUnpackThem(t *testing.T) {
 			[][]item{{regular("d/x", "x")}, {directory("d"), linked(tar.TypeSymlink, "s", "d"), regular("s/.wh.x", "")}},
 			"/d dir, /s symlink d",
 		},
-		{"an opaque root", [][]item{{regular("a", "x"), regular("d/b", "x")}, {regular(".wh..wh..opq", ""), regular("d/c", "y")}}, "/d dir, /d/c file y"},
+		{"an opaque root", [][]item{{regular("a", "x"), regular("d/b", "x")}, {regular(".wh..wh..opq", ""), regular("d/c", "y")}}, "/a file x, /d dir, /d/b file x, /d/c file y"},
+		{"a directory replaces a whiteout", [][]item{{regular("d/a", "x")}, {regular(".wh.d", ""), directory("d"), regular("d/b", "y")}}, "/d dir, /d/a file x, /d/b file y"},
 		{"AUFS's records are nothing", [][]item{{regular(".wh..wh.aufs", ""), regular("a", "x")}}, "/a file x"},
 		{
 			"names around the slash",

@@ -117,7 +117,8 @@ func (m *merge) mergePath(i, n int) error {
 		old = m.at(oldRef)
 		m.left = m.left[1:]
 	}
-	if keep := own != nil && own.IsDir() && !whiteout && !opaque; !keep {
+	// A directory replaces a whiteout of its own layer, as in containerd, and isn't opaque.
+	if keep := own != nil && own.IsDir() && !opaque; !keep {
 		m.left = m.left[leading(m.left, func(r ref) bool { return within(m.at(r).Path, p) }):]
 	}
 	switch {

@@ -219,7 +219,7 @@ func unpackModel(items []item, layer int) (*inode, error) {
 		}
 		name := strings.TrimPrefix(path.Base(p), ".wh.")
 		if name == ".wh..opq" {
-			dir.opaque = true
+			dir.opaque = dir != root
 			continue
 		}
 		if dir.names[name] == nil {
@@ -239,7 +239,7 @@ func over(lower, upper *inode) (*inode, error) {
 		return nil, nil
 	case upper.kind != image.TypeDir:
 		return upper, nil
-	case upper.white:
+	case upper.white && upper.implied:
 		lower = nil
 	case lower != nil && upper.implied && lower.kind == image.TypeSymlink:
 		return nil, errModel // runtimes differ

@@ -234,6 +234,8 @@ func entryOf(h *tar.Header) (e Entry, ok bool, err error) {
 	p := image.Clean(h.Name)
 	dir, base := path.Split(p)
 	switch {
+	case p == "/"+opaqueMarker: // overlayfs can't hide all lower layers
+		return Entry{}, false, nil
 	case base == opaqueMarker:
 		return Entry{Entry: image.Entry{Path: image.Clean(dir), Type: TypeOpaque}}, true, nil
 	case strings.Contains(p, "/"+aufsPrefix):

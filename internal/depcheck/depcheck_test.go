@@ -183,8 +183,8 @@ var budgets = map[string]int{
 	"server cmd/browser-shell": 18_340,
 	"hub cmd/mcp-hub":          2_950,
 	"inspect":                  25_800,
-	"build":                    12_260,
-	"image":                    9_310,
+	"build":                    11_920,
+	"image":                    7_880,
 	"slim cmd/slimctl":         6_050,
 	"internal":                 1_480,
 }

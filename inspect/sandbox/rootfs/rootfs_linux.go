@@ -17,12 +17,6 @@ const maxLayers = 150
 // Mount mounts the layers as an overlayfs, lowest first, and returns the directory. Writes go to scratch, an empty
 // directory, preferably a tmpfs of its own. The caller must unmount dir, also after an error.
 func Mount(layers []Layer, scratch string) (dir string, err error) {
-	for i := range slices.Backward(layers) {
-		if layers[i].OpaqueRoot {
-			layers = layers[i:]
-			break
-		}
-	}
 	dir = filepath.Join(scratch, "rootfs")
 	if err := overlay(layers, scratch, dir); err != nil {
 		return "", fmt.Errorf("root file system of %d layers by overlayfs: %w", len(layers), err)

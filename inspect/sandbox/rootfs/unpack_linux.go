@@ -52,8 +52,6 @@ type unpacked struct {
 	// Implicit lists directories in which the layer has content without naming them: the owner and mode of lower layers
 	// apply.
 	Implicit []string `json:"implicit"`
-	// OpaqueRoot states that the layer hides all lower layers.
-	OpaqueRoot bool `json:"opaque_root,omitempty"`
 }
 
 // unpack writes the layer's content into dir, which must be empty. After an error dir contains part of the layer.
@@ -75,7 +73,7 @@ func unpack(ctx context.Context, layer io.Reader, diffID v1.Hash, dir string) (*
 	if got := hex.EncodeToString(hash.Sum(nil)); got != diffID.Hex {
 		return nil, fmt.Errorf("the content is sha256:%s, the image config says %s", got, diffID)
 	}
-	return &unpacked{Implicit: slices.Sorted(maps.Keys(u.implicit)), OpaqueRoot: slices.Contains(u.opaque, "/")}, nil
+	return &unpacked{Implicit: slices.Sorted(maps.Keys(u.implicit))}, nil
 }
 
 // bounded is a reader that ends with ctx, or at the size limit of a layer.
@@ -353,7 +351,8 @@ func (u *unpacker) finish() error {
 	return nil
 }
 
-// whiteout hides p of the lower layers. If the layer itself has a directory there, that becomes opaque.
+// whiteout hides p of the lower layers. It does nothing if the layer itself has the directory, as in containerd: there the
+// directory replaces the whiteout, and isn't opaque.
 func (u *unpacker) whiteout(p string) error {
 	parent, err := u.open(path.Dir(p))
 	if err != nil {
@@ -365,7 +364,7 @@ func (u *unpacker) whiteout(p string) error {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return unix.Mknodat(int(parent.Fd()), path.Base(p), unix.S_IFCHR, 0)
-	case err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR:
+	case err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && u.implicit[p]:
 		return setOpaque(parent, path.Base(p))
 	}
 	return err
