@@ -30,6 +30,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -65,13 +66,10 @@ type Limits struct {
 // ErrFull reports a log that accepts no more calls.
 var ErrFull = errors.New("the audit log is full")
 
-// tamperError reports a file that someone else changed: only a new Open continues.
-type tamperError struct{ text string }
-
-func (e *tamperError) Error() string { return e.text }
-
-func newTamperError(format string, args ...any) error {
-	return &tamperError{fmt.Sprintf(format, args...) + "; keep the files, run `browser-shell audit verify`, and start again"}
+// setTampered notes that someone else changed the file: only a new Open continues.
+func (l *Log) setTampered(format string, args ...any) error {
+	l.bad = fmt.Errorf(format+"; keep the files, run `browser-shell audit verify`, and start again", args...)
+	return l.bad
 }
 
 // Open creates a log or continues one, also a full one. A file that would exceed its limit is renamed to path.N, where
@@ -192,47 +190,30 @@ func (l *Log) withFile(do func() error) error {
 	if err == nil {
 		err = do()
 	}
-	var t *tamperError
-	if errors.As(err, &t) {
-		l.bad = err
-	}
 	return err
 }
 
 // checkFile opens the file, or checks that the open one is as this process left it.
 func (l *Log) checkFile() error {
 	if l.file == nil {
-		return l.openCurrent()
+		return l.openFile()
 	}
 	same, err := isAt(l.file, l.path)
 	if err != nil {
 		return err
 	}
 	if !same {
-		return newTamperError("audit log %s was removed or replaced: lines up to seq %d may be lost", l.path, l.head.seq)
+		return l.setTampered("audit log %s was removed or replaced: lines up to seq %d may be lost", l.path, l.head.seq)
 	}
 	total, err := fileSize(l.file)
 	if err == nil && total != l.size {
-		err = newTamperError("audit log %s was changed from %d to %d bytes", l.path, l.size, total)
+		err = l.setTampered("audit log %s was changed from %d to %d bytes", l.path, l.size, total)
 	}
 	return err
 }
 
-// setTornAside moves a torn last line aside.
-func (l *Log) setTornAside(total int64) error {
-	if total == l.size {
-		return nil
-	}
-	note, err := setAside(l.file, l.size, l.now())
-	if err == nil {
-		l.owed = note
-	}
-	return err
-}
-
-// openCurrent opens and locks the file at path, which may be a new one. Its chain must not end before the last known
-// line.
-func (l *Log) openCurrent() error {
+// openFile opens and locks the file at path, or a new one. The first one that a process opens may have lines.
+func (l *Log) openFile() error {
 	f, err := openPrivate(l.path, os.O_CREATE)
 	if err != nil {
 		return err
@@ -245,27 +226,30 @@ func (l *Log) openCurrent() error {
 	if err := lockFile(f); err != nil {
 		return err
 	}
-	total, err := fileSize(f)
-	if err != nil {
-		return err
-	}
 	e, whole, err := readLast(f)
 	if err != nil {
 		return err
 	}
 	h := e.head
-	if whole == 0 && l.head == genesis {
+	switch {
+	case whole == 0 && l.head == genesis:
 		if h, err = l.rotatedHead(); err != nil {
 			return err
 		}
-	} else if whole == 0 {
-		h = l.head // the file is new, after a rotation
+	case whole == 0: // the next file
+		h = l.head
+	case l.head != genesis:
+		return l.setTampered("audit log %s was replaced: lines up to seq %d are lost", l.path, l.head.seq)
 	}
-	if h.seq < l.head.seq || h.seq == l.head.seq && h.hash != l.head.hash {
-		return newTamperError("audit log %s was removed or replaced: lines up to seq %d are lost", l.path, l.head.seq)
+	total, err := fileSize(f)
+	if err == nil && total != whole {
+		l.owed, err = setAside(f, whole, l.now())
+	}
+	if err != nil {
+		return err
 	}
 	l.file, l.size, l.head = f, whole, h
-	return l.setTornAside(total)
+	return nil
 }
 
 // rotatedHead returns the last line of the newest renamed file.
@@ -286,21 +270,16 @@ func (l *Log) rotatedHead() (head, error) {
 	return e.head, err
 }
 
-// writeOwed writes the owed line, which also proves that the log is writable again.
+// writeOwed writes the owed line, which also proves that the log is writable again. The number of missing records waits
+// for room.
 func (l *Log) writeOwed() error {
-	note := l.owed
+	note, missed := l.owed, 0
 	if l.missed > 0 && l.checkRoom() == nil {
-		if note != "" {
-			note += "; "
-		}
-		note += fmt.Sprintf("%d records could not be written", l.missed)
+		missed = l.missed
+		note = strings.TrimPrefix(fmt.Sprintf("%s; %d records could not be written", note, missed), "; ")
 	}
 	if note == "" {
 		return nil
-	}
-	missed := l.missed
-	if l.checkRoom() != nil {
-		missed = 0 // reported once there is room
 	}
 	if err := l.append(Record{Event: Repaired, Note: note}); err != nil {
 		return err
@@ -362,5 +341,5 @@ func (l *Log) rotate() (bool, error) {
 	}
 	l.file.Close()
 	l.file = nil
-	return true, l.openCurrent()
+	return true, l.openFile()
 }

@@ -31,73 +31,56 @@ const (
 // Record is one line of the log. Empty fields are omitted. The caller must redact texts; long ones are cut so that a
 // line has at most 64 KiB. The log adds ts, seq, prev and hash.
 type Record struct {
-	Event  string
-	Events []string
+	Event     string   `json:"event"`
+	Events    []string `json:"events,omitempty"`
+	RequestID string   `json:"request_id,omitempty"`  // the same in the lines of nginx
+	Requests  []string `json:"request_ids,omitempty"` // of the egress proxy: of all running calls, if there are several
+	TraceID   string   `json:"trace_id,omitempty"`
+	Subject   string   `json:"subject,omitempty"` // the caller: key:ID, sub:SUBJECT or anonymous
+	Session   string   `json:"session,omitempty"` // a hash of the session's id
+	Protocol  string   `json:"protocol,omitempty"`
 
-	RequestID                 string   // the same in the lines of nginx
-	Requests                  []string // of the egress proxy: of all running calls, if there are several
-	TraceID                   string
-	Subject                   string // the caller: key:ID, sub:SUBJECT or anonymous
-	Session                   string // a hash of the session's id
-	ClientName, ClientVersion string
-	Protocol                  string // MCP revision
+	Tool       string   `json:"tool,omitempty"`
+	Subcommand string   `json:"subcommand,omitempty"`
+	Argv       []string `json:"argv,omitempty"`
+	URLHost    string   `json:"url_host,omitempty"` // never the complete URL
 
-	Tool, Subcommand string
-	Argv             []string
-	URLHost          string // never the complete URL
+	Host    string `json:"host,omitempty"` // of the egress proxy: the requested host
+	Port    int    `json:"port,omitempty"`
+	Address string `json:"address,omitempty"` // of the egress proxy: the dialled or refused address
 
-	Host    string // of the egress proxy: the requested host
-	Port    int
-	Address string // of the egress proxy: the dialled or refused address
+	Decision  string `json:"decision,omitempty"` // allow or deny
+	Rule      string `json:"rule,omitempty"`
+	ErrorName string `json:"error_name,omitempty"` // POLICY_BLOCKED and so on
 
-	Decision, Rule, ErrorName string // allow or deny; the rule's id; POLICY_BLOCKED and so on
+	PolicySHA256 string `json:"policy_sha256,omitempty"`
+	RunID        string `json:"run_id,omitempty"`
+	Note         string `json:"note,omitempty"`
+
+	// Data holds an event's other fields, as a JSON object. If it is larger than 32 KiB, a note replaces it.
+	Data any `json:"data,omitempty"`
 
 	// Refused marks something that did not happen. Such records are short, and only the first of several alike has a
 	// line.
-	Refused bool
+	Refused bool `json:"-"`
+
+	ClientName, ClientVersion string `json:"-"` // written as an object
 
 	// Of a call (Tool is not empty); written even if 0.
-	ExitCode   int
-	DurationMS int64
-	BytesOut   int
-	Truncated  bool
-
-	PolicySHA256, RunID string
-	Note                string
-
-	// Data holds an event's other fields, as a JSON object. If it is larger than 32 KiB, a note replaces it.
-	Data any
+	ExitCode   int   `json:"-"`
+	DurationMS int64 `json:"-"`
+	BytesOut   int   `json:"-"`
+	Truncated  bool  `json:"-"`
 }
 
 // line is the written form of a Record. Verify relies on ts and seq being first, prev and hash last.
 type line struct {
-	TS       string   `json:"ts"`
-	Seq      int64    `json:"seq"`
-	Event    string   `json:"event"`
-	Events   []string `json:"events,omitempty"`
-	Request  string   `json:"request_id,omitempty"`
-	Requests []string `json:"request_ids,omitempty"`
-	Trace    string   `json:"trace_id,omitempty"`
-	Subject  string   `json:"subject,omitempty"`
-	Session  string   `json:"session,omitempty"`
-	Client   *client  `json:"client,omitempty"`
-	Protocol string   `json:"protocol,omitempty"`
-	Tool     string   `json:"tool,omitempty"`
-	Command  string   `json:"subcommand,omitempty"`
-	Argv     []string `json:"argv,omitempty"`
-	URLHost  string   `json:"url_host,omitempty"`
-	Host     string   `json:"host,omitempty"`
-	Port     int      `json:"port,omitempty"`
-	Address  string   `json:"address,omitempty"`
-	Decision string   `json:"decision,omitempty"`
-	Rule     string   `json:"rule,omitempty"`
-	Error    string   `json:"error_name,omitempty"`
+	TS  string `json:"ts"`
+	Seq int64  `json:"seq"`
+	Record
+	Client *client `json:"client,omitempty"`
 	*outcome
-	Policy string `json:"policy_sha256,omitempty"`
-	Run    string `json:"run_id,omitempty"`
-	Note   string `json:"note,omitempty"`
-	Data   any    `json:"data,omitempty"`
-	Prev   string `json:"prev"`
+	Prev string `json:"prev"`
 }
 
 type client struct {
@@ -141,14 +124,7 @@ func (r Record) encode(at time.Time, last head) ([]byte, head, error) {
 
 // marshal returns the line without hash and newline.
 func (r Record) marshal(at time.Time, last head) ([]byte, error) {
-	l := line{
-		TS: at.UTC().Format(timeFormat), Seq: last.seq + 1, Event: r.Event, Events: r.Events,
-		Request: r.RequestID, Requests: r.Requests, Trace: r.TraceID, Subject: r.Subject, Session: r.Session, Protocol: r.Protocol,
-		Tool: r.Tool, Command: r.Subcommand, Argv: r.Argv, URLHost: r.URLHost,
-		Host: r.Host, Port: r.Port, Address: r.Address,
-		Decision: r.Decision, Rule: r.Rule, Error: r.ErrorName,
-		Policy: r.PolicySHA256, Run: r.RunID, Note: r.Note, Prev: last.hash,
-	}
+	l := line{TS: at.UTC().Format(timeFormat), Seq: last.seq + 1, Record: r, Prev: last.hash}
 	if r.ClientName != "" || r.ClientVersion != "" {
 		l.Client = &client{r.ClientName, r.ClientVersion}
 	}
