@@ -1,14 +1,11 @@
 package server
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -19,20 +16,24 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// askTime limits the question to the egress proxy about a refusal. It is longer than the proxy's connect timeout.
-const askTime = 12 * time.Second
+// askTime limits the question to the egress proxy about a refusal.
+const askTime = 5 * time.Second
 
 // explainUnreachable returns why a page could not be opened: the egress proxy's refusal, or a fault of the site or the
 // network. failed is the address whose error page the tab shows. explainUnreachable returns nil if there is none, unless
 // nav failed for a known reason.
-func (b *browser) explainUnreachable(ctx context.Context, p *policy.Policy, nav cdp.Navigation, failed string) *policy.Refusal {
-	if number := nav.Header[strings.ToLower(policy.RefusalHeader)]; number != "" && strings.HasPrefix(nav.URL, "http:") {
+func (b *browser) explainUnreachable(ctx context.Context, nav cdp.Navigation, failed string) *policy.Refusal {
+	number := nav.Header[strings.ToLower(policy.RefusalHeader)]
+	if !strings.HasPrefix(nav.URL, "http:") {
+		number = ""
+	}
+	if u, err := url.Parse(nav.URL); err == nil && nav.Error == "net::ERR_TUNNEL_CONNECTION_FAILED" { // Chromium hides the answer
+		number = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
+	}
+	if number != "" {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
 		defer cancel()
 		return cmp.Or(egress.Why(ctx, b.chromium.proxy, number), siteGone)
-	}
-	if nav.Error == "net::ERR_TUNNEL_CONNECTION_FAILED" {
-		return b.askProxy(ctx, p, nav.URL)
 	}
 	if nav.Error == "net::ERR_HTTP_RESPONSE_CODE_FAILURE" {
 		return faultRefusal("site.empty", false, "the site answered with status %d and no page; check the address", nav.Status)
@@ -71,39 +72,6 @@ var faults = []struct {
 	{[]string{"ERR_PROXY_CONNECTION_FAILED"}, "site.proxy", true, "the egress proxy does not answer, so no page can be opened; tell the operator"},
 	{[]string{"ERR_ADDRESS_UNREACHABLE", "ERR_INTERNET_DISCONNECTED", "ERR_NETWORK_"}, "site.unreachable", true, "the site does not answer; try again later or open another site"},
 }
-
-// askProxy asks the egress proxy for the same tunnel again, since Chromium doesn't report the proxy's answer.
-func (b *browser) askProxy(ctx context.Context, p *policy.Policy, href string) *policy.Refusal {
-	checked, r := p.CheckURL(href)
-	if r != nil {
-		return r
-	}
-	u, err := url.Parse(checked.Href)
-	if err != nil {
-		return siteGone
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
-	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.chromium.proxy)
-	if err != nil {
-		return faultRefusal("site.proxy", true, "the egress proxy does not answer, so no page can be opened; tell the operator")
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	target := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
-	if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, target); err != nil {
-		return siteGone
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxAnswer)), &http.Request{Method: http.MethodConnect})
-	if err != nil {
-		return siteGone
-	}
-	defer answer.Body.Close()
-	return cmp.Or(policy.ParseRefusal(answer.Header.Get(policy.RefusalHeader)), siteGone)
-}
-
-// maxAnswer limits the part of the proxy's answer that is read, in bytes.
-const maxAnswer = 64 << 10
 
 // findNewTabs returns the addresses of the pages that are in after and not in before. opened holds the addresses that
 // the page asked for; they serve for pages whose address is not known yet.

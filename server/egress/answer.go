@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -15,6 +17,10 @@ import (
 )
 
 var (
+	tooMany = &policy.Refusal{
+		Code: policy.BudgetExceeded, Rule: "egress.connections", Retryable: true,
+		Message: "too many connections are open; close some pages or try again later",
+	}
 	unrecorded = &policy.Refusal{
 		Code: policy.SandboxViolation, Rule: "egress.audit", Retryable: true,
 		Message: "the proxy's log cannot be written or is full, so nothing goes out; tell the operator",
@@ -69,17 +75,19 @@ func blocked(rule, format string, args ...any) *policy.Refusal {
 // its own page and reports a failed navigation.
 //
 // The reason is in a header that no page can read: Chromium hides the answer to a CONNECT, and no page can send the
-// Proxy- header that asks for the reason. Other clients, which may be a page's own script, get a number for Why.
+// Proxy- header that asks for the reason. Other clients, which may be a page's own script, get a number for Why. The
+// number of a CONNECT is its target.
 func (q *request) sendRefusal(w http.ResponseWriter, r *policy.Refusal) {
-	if q.ended.Load() { // the error of the connection is less specific
-		r = tooMany
-	}
 	h := w.Header()
 	clear(h)
-	if q.Method == http.MethodConnect || q.asks {
+	switch {
+	case q.asks:
 		h.Set(policy.RefusalHeader, r.Header())
-	} else {
-		h.Set(policy.RefusalHeader, q.told.keepRefusal(r))
+	case q.Method == http.MethodConnect:
+		h.Set(policy.RefusalHeader, r.Header())
+		q.told.keepRefusal(net.JoinHostPort(strings.Trim(q.Host, "[]"), strconv.Itoa(q.Port)), r)
+	default:
+		h.Set(policy.RefusalHeader, q.told.keepRefusal(rand.Text(), r))
 	}
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
 	h.Set("Cache-Control", "no-store")
@@ -88,7 +96,7 @@ func (q *request) sendRefusal(w http.ResponseWriter, r *policy.Refusal) {
 	w.WriteHeader(statusFor(r))
 }
 
-// told holds the last refusals that were answered with a number only.
+// told holds the last refusals that Chromium shows to nobody.
 type told struct {
 	mu   sync.Mutex
 	last [256]struct {
@@ -98,10 +106,14 @@ type told struct {
 	next int
 }
 
-func (t *told) keepRefusal(r *policy.Refusal) (number string) {
+func (t *told) keepRefusal(number string, r *policy.Refusal) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	number = rand.Text()
+	for i := range t.last { // of the same target only the last one
+		if t.last[i].number == number {
+			t.last[i].number = ""
+		}
+	}
 	t.last[t.next].number, t.last[t.next].r = number, r
 	t.next = (t.next + 1) % len(t.last)
 	return number

@@ -68,8 +68,7 @@ type Proxy struct {
 	local    local
 	listen   atomic.Pointer[netip.Addr] // own listening address
 	active   atomic.Int64               // requests and tunnels
-	open     openRequests
-	clients  atomic.Int64 // connections that are not tunnels
+	clients  atomic.Int64               // connections that are not tunnels
 	running  sync.WaitGroup
 	idle     time.Duration
 	dial     time.Duration
@@ -101,7 +100,6 @@ type request struct {
 	cancel func()         // ends the request
 	asks   bool           // from another proxy of ours, which receives the reason for a refusal
 	conn   atomic.Pointer[siteConn]
-	ended  atomic.Bool // by endOne, for a later request
 }
 
 type requestKey struct{}
@@ -123,12 +121,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	pol, active := p.policy.Load(), p.active.Add(1)
+	pol := p.policy.Load()
+	p.active.Add(1)
 	defer p.active.Add(-1)
-	if active > int64(pol.Egress.MaxConnections) && !p.open.endQuietest() {
-		q.denyRequest(w, tooMany)
-		return
-	}
 	if refusal := q.checkTarget(r, pol); refusal != nil {
 		q.denyRequest(w, refusal)
 		return
@@ -152,8 +147,6 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), requestKey{}, q))
 	defer cancel()
 	q.cancel, r = cancel, r.WithContext(ctx)
-	p.open.addRequest(q)
-	defer p.open.removeRequest(q)
 	if r.Method == http.MethodConnect {
 		q.tunnel(w, r)
 		return
@@ -177,6 +170,9 @@ func (q *request) checkTarget(r *http.Request, pol *policy.Policy) *policy.Refus
 		return blocked("url.scheme", "the policy does not allow %s", scheme)
 	}
 	q.Host = strings.ToLower(host)
+	if q.active.Load() > int64(pol.Egress.MaxConnections) {
+		return tooMany
+	}
 	if host, refusal = pol.CheckHost(q.Host); refusal != nil {
 		return refusal
 	}
@@ -233,9 +229,6 @@ func (q *request) denyRequest(w http.ResponseWriter, r *policy.Refusal) {
 // recordEnd records the end of an allowed request. If that fails, later requests are refused.
 func (q *request) recordEnd() {
 	q.Done, q.Duration = true, time.Since(q.Time)
-	if q.ended.Load() {
-		q.Rule = tooMany.Rule
-	}
 	if c := q.conn.Load(); c != nil {
 		c.Close()
 		q.Address, q.BytesIn, q.BytesOut = c.addr, c.in.Load(), c.out.Load()

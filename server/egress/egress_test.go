@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -436,12 +436,12 @@ func TestSmuggling(t *testing.T) {
 	}
 }
 
-// TestWhy: a refusal can be asked for by its number, for some time.
+// TestWhy: a refusal can be asked for by its number, for some time; the last one of a tunnel by its target.
 func TestWhy(t *testing.T) {
 	var kept told
 	numbers := []string{}
 	for range len(kept.last) + 1 {
-		numbers = append(numbers, kept.keepRefusal(timedOut))
+		numbers = append(numbers, kept.keepRefusal(rand.Text(), timedOut))
 	}
 	for i, number := range append(numbers, "", "x") {
 		if known := kept.findRefusal(number) == timedOut; known != (i > 0 && i < len(numbers)) {
@@ -454,6 +454,17 @@ func TestWhy(t *testing.T) {
 	}
 	if d := l.decisions(); len(d) > 0 {
 		t.Errorf("a question was recorded: %+v", d)
+	}
+	for target, rule := range map[string]string{"Meta.test:443": "url.private", "[::1]:8443": "url.loopback"} {
+		l.raw(t, connect(target))
+		if r := Why(t.Context(), l.addr, strings.ToLower(target)); r == nil || r.Rule != rule {
+			t.Errorf("%s: %v, want %s", target, r, rule)
+		}
+	}
+	kept.keepRefusal("a.test:443", timedOut)
+	kept.keepRefusal("a.test:443", reset)
+	if r := kept.findRefusal("a.test:443"); r != reset {
+		t.Errorf("a target that was refused twice: %v", r)
 	}
 }
 
@@ -618,44 +629,42 @@ func TestSlowloris(t *testing.T) {
 	}
 }
 
-// TestConnectionCap: when all connections are taken, a further request ends one of the site that has most, so that one page can't
-// keep the network from the pages of other sessions.
+// TestConnectionCap: when all connections are taken, a further request is refused, and those that are open stay.
 func TestConnectionCap(t *testing.T) {
-	l := newLab(t, func(p *policy.Policy) { p.Egress.MaxConnections = 4 })
-	const otherIP = "127.77.1.1"
-	l.names.turns["other.test"] = []string{otherIP}
+	l := newLab(t, func(p *policy.Policy) { p.Egress.MaxConnections = 2 })
 	port := serve(t, publicIP, func(http.ResponseWriter, *http.Request) {})
-	other := serve(t, otherIP, func(http.ResponseWriter, *http.Request) {})
-	tunnel := func(site string) net.Conn {
+	tunnel := func() (net.Conn, *http.Response) {
 		c, err := net.Dial("tcp", l.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		_, _ = io.WriteString(c, connect(site))
-		if res, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: "CONNECT"}); err != nil || res.StatusCode != 200 {
-			t.Fatal(res, err)
+		_, _ = io.WriteString(c, connect("site.test:"+port))
+		res, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: "CONNECT"})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return c
+		return c, res
 	}
-	quietest := tunnel("other.test:" + other) // but the only one of its site
-	first := tunnel("site.test:" + port)
-	stay := []net.Conn{quietest, tunnel("site.test:" + port), tunnel("site.test:" + port)}
-	if res, body := l.raw(t, get("http://other.test:"+other)); res.StatusCode != 200 {
-		t.Errorf("got %d %q", res.StatusCode, body)
+	one, _ := tunnel()
+	two, _ := tunnel()
+	if res, body := l.raw(t, get("http://site.test:"+port)); res.StatusCode != 503 || !strings.Contains(res.Header.Get(policy.RefusalHeader), "egress.connections") {
+		t.Errorf("a request: %d %q %v", res.StatusCode, body, res.Header)
 	}
-	if _, err := first.Read(make([]byte, 1)); err == nil {
-		t.Error("the tunnel that had to go is open")
+	_, res := tunnel()
+	if r := policy.ParseRefusal(res.Header.Get(policy.RefusalHeader)); res.StatusCode != 503 || r == nil || r.Rule != "egress.connections" {
+		t.Errorf("a tunnel: %d %v", res.StatusCode, r)
 	}
-	need.Eventually(t, func() bool {
-		return slices.ContainsFunc(l.decisions(), func(d Decision) bool { return d.Done && d.Host == "site.test" && d.Rule == "egress.connections" })
-	}, func() string { return fmt.Sprintf("no end was recorded in %+v", l.decisions()) })
-	for _, c := range stay {
-		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
-			t.Errorf("a tunnel that may stay: %v", err)
-		}
+	if d := l.decisions(); d[len(d)-1].Host != "site.test" || d[len(d)-1].Rule != "egress.connections" {
+		t.Errorf("recorded %+v", d)
 	}
+	_, _ = io.WriteString(two, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	if _, err := http.ReadResponse(bufio.NewReader(two), nil); err != nil {
+		t.Errorf("a tunnel that may stay: %v", err)
+	}
+	one.Close()
+	need.Eventually(t, func() bool { res, _ := l.raw(t, get("http://site.test:"+port)); return res.StatusCode == 200 },
+		func() string { return "the place of a tunnel that has ended isn't free" })
 }
 
 func TestParallelAndNoLeak(t *testing.T) {
