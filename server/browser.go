@@ -133,7 +133,7 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 		return res.withRefusal(r).about(at)
 	}
 	_, failed := ses.tab.Document()
-	if r := b.explainUnreachable(ctx, p, nav, failed); r != nil {
+	if r := b.explainUnreachable(ctx, nav, failed); r != nil {
 		b.leaveErrorPage(ctx, ses)
 		return res.withRefusal(r).about(cmp.Or(nav.URL, failed))
 	}
@@ -297,7 +297,7 @@ func (b *browser) prepareSession(ctx context.Context, p *policy.Policy, ses *ses
 	// A page often fails after the click that requested it has been answered.
 	if _, failed := ses.tab.Document(); failed != "" && c.Command.Name != "open" {
 		b.leaveErrorPage(ctx, ses)
-		return res.withRefusal(b.explainUnreachable(ctx, p, cdp.Navigation{}, failed)).about(failed), false
+		return res.withRefusal(b.explainUnreachable(ctx, cdp.Navigation{}, failed)).about(failed), false
 	}
 	if c.Generation == policy.Native && (ses.daemon == nil || process.Ended(ses.daemon)) {
 		if res, ok := b.startDaemon(ctx, ses, res); !ok {
@@ -356,6 +356,11 @@ func (b *browser) startDaemon(ctx context.Context, ses *session, res Result) (Re
 	b.endDaemon(ses)
 	argv := append(forcedOptions(ses.name, b.cli.conf.CDPPort, policy.Native), "stream", "disable")
 	out, err := b.agentBrowser(ctx, ses, argv, true)
+	// It attaches to all tabs, and another session's may close meanwhile.
+	for tries := 1; tries < daemonTries && err == nil && bytes.Contains(out.Stdout, []byte("No target with given id found")); tries++ {
+		b.endDaemon(ses)
+		out, err = b.agentBrowser(ctx, ses, argv, true)
+	}
 	if err == nil && !out.Killed {
 		first := normalise{}.OnAfter(ctx, Call{}, Result{raw: &out})
 		if first.ExitCode == 0 {

@@ -18,13 +18,11 @@ type budget struct {
 	mu      sync.Mutex
 	limits  policy.Limits
 	running int
-	clients map[string]*client       // by Origin.owner
-	most    int                      // maximum number of clients; beyond it, idle ones are dropped
-	logs    map[string]*rate.Limiter // by Origin.Subject: bytes of the audit log
+	clients map[string]*client // by Origin.owner
+	most    int                // maximum number of clients; beyond it, idle ones are dropped
 }
 
-// client holds what one client has left of its budget. The MCP sessions of a key are separate clients, which share the
-// key's log budget.
+// client holds what one client has left of its budget. The MCP sessions of a key are separate clients.
 type client struct {
 	rate     *rate.Limiter // of calls outside a session with a page
 	refusing turn          // serializes the refusals
@@ -32,59 +30,43 @@ type client struct {
 }
 
 func newBudget(l policy.Limits, s *sessions) *budget {
-	return &budget{sessions: s, limits: l, clients: map[string]*client{}, logs: map[string]*rate.Limiter{}}
+	return &budget{sessions: s, limits: l, clients: map[string]*client{}}
 }
 
 func newRate(l policy.Limits) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(l.RatePerSec), l.RateBurst)
 }
 
-// Bytes that the calls of a key may log, per call that the rate allows: over time, and at once.
-const (
-	logPerCall  = 1 << 10
-	logPerBurst = 32 << 10
-)
-
-func newLogRate(l policy.Limits) *rate.Limiter {
-	return rate.NewLimiter(rate.Limit(l.RatePerSec*logPerCall), l.RateBurst*logPerBurst)
-}
-
 func (b *budget) setLimits(l policy.Limits) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.limits = l
-	clear(b.logs) // created again on demand, like the clients without running calls
-	maps.DeleteFunc(b.clients, func(_ string, c *client) bool { return c.running == 0 })
+	maps.DeleteFunc(b.clients, func(_ string, c *client) bool { return c.running == 0 }) // created again on demand
 }
 
 // beginCall counts a starting call of its client.
-func (b *budget) beginCall(o Origin) (cl *client, log *rate.Limiter, limits policy.Limits, running int) {
+func (b *budget) beginCall(o Origin) (cl *client, limits policy.Limits, running int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := time.Now()
-	whole := func(l *rate.Limiter) bool { return l.TokensAt(now) >= float64(l.Burst()) }
 	if cl = b.clients[o.owner()]; cl == nil {
-		if len(b.clients) >= b.most { // drop those that equal a new client
-			maps.DeleteFunc(b.clients, func(_ string, c *client) bool { return c.running == 0 && whole(c.rate) })
+		if now := time.Now(); len(b.clients) >= b.most { // drop those that equal a new client
+			maps.DeleteFunc(b.clients, func(_ string, c *client) bool {
+				return c.running == 0 && c.rate.TokensAt(now) >= float64(c.rate.Burst())
+			})
 			b.most = max(2*len(b.clients), 64)
 		}
 		cl = &client{rate: newRate(b.limits), refusing: newTurn()}
 		b.clients[o.owner()] = cl
 	}
-	if log = b.logs[o.Subject]; log == nil {
-		maps.DeleteFunc(b.logs, func(_ string, l *rate.Limiter) bool { return whole(l) })
-		log = newLogRate(b.limits)
-		b.logs[o.Subject] = log
-	}
 	b.running++
 	cl.running++
-	return cl, log, b.limits, b.running
+	return cl, b.limits, b.running
 }
 
 // OnBefore counts the call, whatever its result. A session with a page has a rate of its own, so that other calls can't
 // keep it from its work. All other calls of a client share one rate.
 func (b *budget) OnBefore(ctx context.Context, c Call) (Call, Decision) {
-	cl, log, limits, running := b.beginCall(c.Origin)
+	cl, limits, running := b.beginCall(c.Origin)
 	c.client = cl
 	own := b.sessions.findRate(c)
 	bucket := cl.rate
@@ -96,9 +78,6 @@ func (b *budget) OnBefore(ctx context.Context, c Call) (Call, Decision) {
 	if !c.closes { // paid for when the session was opened
 		if wait := reserveTokens(bucket, 1+len(c.Arguments)>>10); wait > 0 {
 			r = overBudget("calls.rate", wait, "too many calls in a short time; wait before the next")
-		} else if tokens := log.Tokens(); tokens < 0 {
-			wait := time.Duration(-tokens / float64(log.Limit()) * float64(time.Second))
-			r = overBudget("calls.log", wait, "the calls of this key fill the audit log too fast; wait before the next")
 		}
 	}
 	// One client may run at most as many calls as are still free, so there is always room for another client's.
@@ -138,17 +117,11 @@ func (cl *client) delayRefusal(ctx context.Context) {
 	}
 }
 
-// logged is the approximate size of a call's line in the log, without its words, in bytes.
-const logged = 900
-
 // OnAfter counts the end of the call.
 func (b *budget) OnAfter(_ context.Context, c Call, r Result) Result {
 	b.mu.Lock()
 	b.running--
 	c.client.running--
-	if log := b.logs[c.Origin.Subject]; log != nil && (r.Refusal == nil || r.ran) { // the log counts the others
-		log.ReserveN(time.Now(), min(logged+len(c.Arguments), logged+4096, log.Burst()))
-	}
 	b.mu.Unlock()
 	if c.ses == nil {
 		return r

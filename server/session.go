@@ -43,17 +43,15 @@ func daemonName(key string) string {
 type sessions struct {
 	end func(*session) // ends a session taken from its owner
 
-	mu     sync.Mutex
-	all    map[string]*session // by key
-	line   []waiter            // clients that were refused a session, in the order in which they asked first
-	wanted time.Time           // since when a client has waited for a session of others
-	asked  time.Time           // when a client last asked for one
+	mu   sync.Mutex
+	all  map[string]*session // by key
+	line []waiter            // clients that were refused a session, in the order in which they asked first
 }
 
-// waiter is a client in the line. It loses its place if it doesn't ask again in time.
+// waiter is a client in the line. It delays nobody if it doesn't ask again in time.
 type waiter struct {
-	owner string
-	until time.Time
+	owner        string
+	since, until time.Time
 }
 
 type session struct {
@@ -83,9 +81,6 @@ type session struct {
 }
 
 func newSessions() *sessions { return &sessions{all: map[string]*session{}} }
-
-// waitGap is the time for which a client that was refused a session counts as waiting.
-const waitGap = time.Minute
 
 // findRate returns the rate of a call's session, or nil if that has no page.
 func (s *sessions) findRate(c Call) *rate.Limiter {
@@ -160,25 +155,23 @@ const ownIdle = 5 * time.Second
 
 // isSpare reports whether a session may be taken at once: its client has left, or it is an unused one of the same subject.
 func (ses *session) isSpare(c Call) bool {
-	if ses.users > 0 || !ses.hasPlace() {
-		return false
-	}
 	subject := c.Origin.knownSubject()
 	own := c.Generation == policy.Node && subject != "" && subject == ses.by.Subject
-	return ses.left || own && time.Since(ses.last) >= ownIdle
+	return ses.users == 0 && (ses.left || own && time.Since(ses.last) >= ownIdle)
 }
 
-// makeRoom makes room for one more session. It may take a session of another client, once that client's hold time is
-// over (limits.SessionHoldSec). The new session begins when the returned channel is closed; nil means immediately.
+// makeRoom makes room for one more session. If there is none, the client waits in a line, and its refusal says how many
+// are ahead. The first in the line takes the least recently used session of another client, once that one is unused for a
+// fifth of limits.SessionHoldSec, or the first has waited for all of it. The new session begins when the returned channel
+// is closed; nil means immediately.
 func (s *sessions) makeRoom(c Call, l policy.Limits) (chan struct{}, *policy.Refusal) {
-	most := l.MaxSessions
+	free := l.MaxSessions
 	if c.Generation == policy.Node {
-		most = 1 // it drives the first tab that it finds, whoever owns it
+		free = 1 // it drives the first tab that it finds, whoever owns it
 	}
-	have := map[string]int{}
-	count := 0
 	var ending chan struct{}
-	var spare *session
+	var spare, oldest *session
+	older := func(a, b *session) bool { return b == nil || a.last.Before(b.last) }
 	for _, ses := range s.all {
 		if ses.isDead() {
 			s.takeSession(ses)
@@ -186,79 +179,60 @@ func (s *sessions) makeRoom(c Call, l policy.Limits) (chan struct{}, *policy.Ref
 		if ses.taken && c.Generation == policy.Node { // there must be no other tab
 			ending = ses.gone
 		}
-		if ses.hasPlace() {
-			have[ses.by.owner()]++
-			count++
+		if !ses.hasPlace() {
+			continue
 		}
-		if ses.isSpare(c) && (spare == nil || ses.last.Before(spare.last)) {
+		free--
+		if ses.isSpare(c) && older(ses, spare) {
 			spare = ses
 		}
-	}
-	now := time.Now()
-	s.line = slices.DeleteFunc(s.line, func(w waiter) bool { return now.After(w.until) })
-	ahead := slices.IndexFunc(s.line, func(w waiter) bool { return w.owner == c.Origin.owner() })
-	if ahead < 0 {
-		ahead = len(s.line)
-	}
-	if most-count > ahead {
-		s.leaveLine(ahead)
-		return ending, nil
-	}
-	if spare != nil {
-		s.leaveLine(ahead)
-		s.takeSession(spare)
-		return spare.gone, nil
-	}
-	full := overBudget("sessions.count", time.Second, "too many sessions are open; send close for one that is done, or go on in one of them")
-	victim := s.findVictim(have, c.Origin.owner())
-	if victim == nil {
-		return nil, full
-	}
-	if now.Sub(s.asked) > waitGap {
-		s.wanted = now
-	}
-	s.asked = now
-	hold := time.Duration(l.SessionHoldSec) * time.Second
-	held, idle := hold-now.Sub(s.wanted), hold
-	if victim.users == 0 {
-		idle = hold/5 - now.Sub(victim.last)
-	}
-	if wait := min(held, idle); wait > 0 || ahead > 0 {
-		full.RetryAfter = max(min(wait, waitGap/2, time.Duration(ahead+1)*time.Second), time.Second).Round(time.Millisecond)
-		full.Message = fmt.Sprintf("other clients have all sessions, and %d clients are ahead in the line; one of them ends when it is not used, or after a time; try again", ahead)
-		s.leaveLine(ahead)
-		s.line = slices.Insert(s.line, ahead, waiter{c.Origin.owner(), now.Add(full.RetryAfter + lineGrace)})
-		return nil, full
-	}
-	s.asked = time.Time{}
-	s.leaveLine(ahead)
-	s.takeSession(victim)
-	return victim.gone, nil
-}
-
-// lineGrace is the time by which a client may come late and keep its place in the line.
-const lineGrace = 2 * time.Second
-
-func (s *sessions) leaveLine(at int) {
-	if at < len(s.line) {
-		s.line = slices.Delete(s.line, at, at+1)
-	}
-}
-
-// findVictim returns the next session to take from another client: the least recently used one of the client with the
-// most sessions.
-func (s *sessions) findVictim(have map[string]int, owner string) (victim *session) {
-	for _, ses := range s.all {
-		by := ses.by.owner()
-		switch {
-		case !ses.hasPlace() || by == owner:
-		case victim == nil, have[by] > have[victim.by.owner()],
-			have[by] == have[victim.by.owner()] && ses.last.Before(victim.last):
-			victim = ses
+		if ses.by.owner() != c.Origin.owner() && older(ses, oldest) {
+			oldest = ses
 		}
 	}
-	return victim
+	now, owner := time.Now(), c.Origin.owner()
+	s.line = slices.DeleteFunc(s.line, func(w waiter) bool { return now.Sub(w.until) > waitGap })
+	at := slices.IndexFunc(s.line, func(w waiter) bool { return w.owner == owner })
+	if at < 0 {
+		at = len(s.line)
+		s.line = append(s.line, waiter{owner: owner, since: now})
+	}
+	ahead := 0
+	for _, w := range s.line[:at] {
+		if w.until.After(now) {
+			ahead++
+		}
+	}
+	hold := time.Duration(l.SessionHoldSec) * time.Second
+	if spare == nil && ahead == 0 && oldest != nil && (now.Sub(s.line[at].since) >= hold || oldest.users == 0 && now.Sub(oldest.last) >= hold/5) {
+		spare = oldest
+	}
+	if free > ahead || spare != nil {
+		s.line = slices.Delete(s.line, at, at+1)
+		if free <= ahead {
+			s.takeSession(spare)
+			ending = spare.gone
+		}
+		return ending, nil
+	}
+	if oldest == nil { // all are its own
+		s.line = slices.Delete(s.line, at, at+1)
+		return nil, overBudget("sessions.count", time.Second, "too many sessions are open; send close for one that is done, or go on in one of them")
+	}
+	wait := min(time.Duration(ahead+1)*time.Second, maxLineWait)
+	s.line[at].until = now.Add(wait + lineGrace)
+	return nil, overBudget("sessions.count", wait, fmt.Sprintf(
+		"other clients have all sessions, and %d clients are ahead in the line; one of them ends when it is not used, or after a time; try again", ahead))
 }
+
+const (
+	// maxLineWait is the longest time after which a client in the line should ask again.
+	maxLineWait = 30 * time.Second
+	// lineGrace is the time by which a client may come late and keep others behind it.
+	lineGrace = 2 * time.Second
+	// waitGap is the time after which a client that doesn't ask again has left the line.
+	waitGap = time.Minute
+)
 
 // takeSession ends a session for another client.
 func (s *sessions) takeSession(ses *session) {
