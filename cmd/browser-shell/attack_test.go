@@ -110,7 +110,7 @@ func TestAttacks(t *testing.T) {
 			}
 			l := newLab(t)
 			l.realBrowser(t, version, "--disable-site-isolation-trials", "--renderer-process-limit=1") // no weaker attacks, and a third of the time
-			s := l.connect(t)
+			s := l.start(t, os.Stderr)
 			base := site(t, attackSite(targets))
 			attack(t, s, "parts", base+"?how=parts", c)
 			for how := range attacks {

@@ -4,17 +4,18 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"unicode"
 	"unicode/utf8"
 
+	main "github.com/slimctl/slimctl/cmd/browser-shell"
 	"github.com/slimctl/slimctl/server/audit"
 )
 
 func TestAuditVerify(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	l, err := audit.Open(path, audit.Limits{MaxBytes: 1 << 20, Keep: 2})
 	if err != nil {
@@ -81,20 +82,17 @@ func TestAuditVerify(t *testing.T) {
 		{"", 2, ""},
 		{"--no-such-flag " + path, 2, ""},
 	} {
-		cmd := exec.Command(binary, append([]string{"audit", "verify"}, strings.Fields(tt.args)...)...)
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		out, _ := cmd.Output()
-		if cmd.ProcessState.ExitCode() != tt.code || !strings.Contains(string(out), tt.want) || (stderr.Len() > 0) != (tt.code != 0) {
-			t.Errorf("%q: exit %d, stdout %q, stderr %q", tt.args, cmd.ProcessState.ExitCode(), out, stderr.String())
+		code, out, stderr := main.Run("", append([]string{"audit", "verify"}, strings.Fields(tt.args)...)...)
+		if code != tt.code || !strings.Contains(out, tt.want) || (stderr != "") != (tt.code != 0) {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q", tt.args, code, out, stderr)
 		}
-		for line := range strings.Lines(string(out)) {
+		for line := range strings.Lines(out) {
 			if strings.Contains(tt.args, "--json") && !json.Valid([]byte(line)) {
 				t.Errorf("%q: not JSON: %s", tt.args, line)
 			}
 		}
 	}
-	if err := exec.Command(binary, "audit", "prune").Run(); err == nil {
+	if code, _, _ := main.Run("", "audit", "prune"); code == 0 {
 		t.Error("an unknown word was taken")
 	}
 }
@@ -102,6 +100,7 @@ func TestAuditVerify(t *testing.T) {
 // TestAuditNames: a file's name doesn't reach the terminal as it is, be its log good, broken or not there: it may move the
 // cursor, or look like a line of the answer.
 func TestAuditNames(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	const evil = "\x1b]0;owned\a\u009b31m\u202e\x9b\nwhole: 9 lines\n"
 	good := filepath.Join(dir, evil+".jsonl")
@@ -124,13 +123,13 @@ func TestAuditNames(t *testing.T) {
 		"other command":   {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command(binary, append([]string{"audit", "verify"}, args...)...)
+			line := append([]string{"audit", "verify"}, args...)
 			if len(args) == 0 {
-				cmd = exec.Command(binary, evil)
+				line = []string{evil}
 			}
-			out, _ := cmd.CombinedOutput()
-			shown := string(out)
-			if i := strings.IndexFunc(shown, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 || !utf8.Valid(out) {
+			_, out, said := main.Run("", line...)
+			shown := out + said
+			if i := strings.IndexFunc(shown, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 || !utf8.ValidString(shown) {
 				t.Errorf("it reaches the terminal: %q", shown)
 			}
 			if strings.HasPrefix(shown, "whole: 9") || strings.Contains(shown, "\nwhole: 9") || !strings.Contains(shown, "whole: 9") {

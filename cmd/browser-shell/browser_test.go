@@ -149,157 +149,157 @@ func servePage(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, page)
 }
 
-func TestRealBrowser(t *testing.T) {
+// TestGenerations drives a real Chromium with both generations of agent-browser. One Chromium serves all that is tried with
+// a generation; a second one only the long waits of 0.8.10, which has one session at a time.
+func TestGenerations(t *testing.T) {
 	for _, version := range []string{"0.8.10", "0.41.2"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			l := newLab(t)
 			l.realBrowser(t, version)
-			s := l.connect(t)
-			drive(t, s, site(t, servePage))
-			l.wantNoDownload(t)
-			if a := s.do(t, "snapshot"); a.ExitCode != 1 || !strings.Contains(a.Stderr, "no page") {
-				t.Fatalf("after close: %+v", a)
-			}
-			if a := s.do(t, "open", site(t, servePage)); a.ExitCode != 0 {
-				t.Fatalf("open again: %+v", a)
-			}
-			wantNoPort(t, l)
-			if version == "0.41.2" { // a daemon that takes a dead one's place has its port open
-				if !killOne(l, "AGENT_BROWSER_DAEMON=") {
-					t.Fatal("no daemon to kill")
-				}
-				var a answer
-				need.Eventually(t, func() bool { // agent-browser replaces a daemon that doesn't answer in time
-					a = s.do(t, "snapshot")
-					return a.ExitCode == 0
-				}, func() string { return fmt.Sprintf("after the daemon died: %+v", a) })
-				wantNoPort(t, l)
-			}
-			var a answer
-			for i := 1; i <= 5 && !strings.Contains(a.Stderr, "the page hung"); i++ { // 0.41.2 does not wait for what a click does
-				for _, argv := range [][]any{{"click", "#hang"}, {"snapshot"}} {
-					// A busy machine may not get to the click in the first time, which ends the daemon.
-					if a = s.raw(t, map[string]any{"session_id": "s", "argv": argv, "timeout_sec": 4 * i}); a.ExitCode != 0 {
-						break
-					}
-				}
-			}
-			if a.ExitCode != 124 || !strings.Contains(a.Stderr, "the page hung") {
-				t.Errorf("a page that hangs: %+v", a)
-			}
-			if a := s.do(t, "open", site(t, servePage)); a.ExitCode != 0 {
-				t.Errorf("open after that: %+v", a)
+			s := l.start(t, os.Stderr)
+			testCommands(t, l, s, version)
+			testReferenceOfLeftPage(t, s)
+			testOutcomes(t, s, version)
+			if version == "0.41.2" {
+				t.Run("waits", func(t *testing.T) { testWaits(t, s, 35*time.Second, true) })
 			}
 			s.Close()
 			l.wantProcesses(t, 0)
 			l.wantClean(t)
 		})
 	}
+	t.Run("0.8.10, waits", func(t *testing.T) {
+		t.Parallel()
+		l := newLab(t)
+		l.realBrowser(t, "0.8.10")
+		testWaits(t, l.start(t, os.Stderr), 14*time.Second, false)
+	})
 }
 
-// TestWaitTime: the call's time decides how long a wait waits, with both generations, whose own limits are 25 s and
-// 10 s, and 28 s a run. One that waits in vain says where the page is, in no words of Playwright.
-func TestWaitTime(t *testing.T) {
-	for _, version := range []string{"0.8.10", "0.41.2"} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t)
-			l.realBrowser(t, version)
-			s := l.connect(t)
-			where := site(t, servePage)
-			open := func() {
-				t.Helper()
-				var a answer
-				need.Eventually(t, func() bool { a = s.do(t, "open", where); return a.ExitCode == 0 }, func() string { return fmt.Sprintf("open: %+v", a) })
+// testCommands: each command of the default list works, a page stores no file, opens no port, and one that hangs ends alone.
+func testCommands(t *testing.T, l *lab, s *client, version string) {
+	where := site(t, servePage)
+	drive(t, s, where)
+	l.wantNoDownload(t)
+	if a := s.do(t, "snapshot"); a.ExitCode != 1 || !strings.Contains(a.Stderr, "no page") {
+		t.Fatalf("after close: %+v", a)
+	}
+	if a := s.do(t, "open", where); a.ExitCode != 0 {
+		t.Fatalf("open again: %+v", a)
+	}
+	wantNoPort(t, l)
+	if version == "0.41.2" { // a daemon that takes a dead one's place has its port open
+		if !killOne(l, "AGENT_BROWSER_DAEMON=") {
+			t.Fatal("no daemon to kill")
+		}
+		var a answer
+		need.Eventually(t, func() bool { // agent-browser replaces a daemon that doesn't answer in time
+			a = s.do(t, "snapshot")
+			return a.ExitCode == 0
+		}, func() string { return fmt.Sprintf("after the daemon died: %+v", a) })
+		wantNoPort(t, l)
+	}
+	var a answer
+	for i := 1; i <= 5 && !strings.Contains(a.Stderr, "the page hung"); i++ { // 0.41.2 does not wait for what a click does
+		for _, argv := range [][]string{{"click", "#hang"}, {"snapshot"}} {
+			// A busy machine may not get to the click in the first time, which ends the daemon.
+			if a = s.within(t, 4*i, argv...); a.ExitCode != 0 {
+				break
 			}
-			open()
-			for _, tt := range []struct {
-				argv    []any
-				timeout float64
-				rule    any
-				words   string
-			}{
-				{[]any{"wait", "31000"}, 60, nil, ""},
-				{[]any{"wait", "#never"}, 32.5, "timeout.wait", "the page is " + where},
-				{[]any{"wait", "--text", "never"}, 32.5, "timeout.wait", "the page is " + where},
-			} {
-				var a answer
-				var took time.Duration
-				need.Eventually(t, func() bool { // a busy machine may end a call by another rule
-					began := time.Now()
-					a = s.raw(t, map[string]any{"session_id": "s", "argv": tt.argv, "timeout_sec": tt.timeout})
-					took = time.Since(began)
-					return a.rule() == tt.rule && (a.ExitCode == 0) == (tt.rule == nil) && strings.Contains(a.Stderr, tt.words)
-				}, func() string { return fmt.Sprintf("%v: %v %+v", tt.argv, took, a) })
-				if took < 30*time.Second {
-					t.Errorf("%v took %v only", tt.argv, took)
-				}
+		}
+	}
+	if a.ExitCode != 124 || !strings.Contains(a.Stderr, "the page hung") {
+		t.Errorf("a page that hangs: %+v", a)
+	}
+	s.until(t, "", "open", where)
+}
+
+// until repeats a command, which a busy machine may end, until it works and its answer has some words. It returns the
+// data.
+func (c *client) until(t *testing.T, words string, argv ...string) string {
+	t.Helper()
+	var a answer
+	need.Eventually(t, func() bool {
+		a = c.within(t, 120, argv...)
+		return a.ExitCode == 0 && strings.Contains(a.Stdout, words)
+	}, func() string { return fmt.Sprintf("%q: %+v", argv, a) })
+	return a.Stdout
+}
+
+// testWaits: the call's time decides how long a wait waits, with both generations, whose own limits are 25 s and 10 s, and
+// 28 s a run. One that waits in vain says where the page is, in no words of Playwright. A page that needs longer than
+// agent-browser's own limits is opened by one more call.
+func testWaits(t *testing.T, s *client, pause time.Duration, together bool) {
+	where := site(t, servePage)
+	step := func(id string, do func(*testing.T, *client)) {
+		t.Run(id, func(t *testing.T) {
+			if together {
+				t.Parallel()
 			}
-			if a := s.raw(t, map[string]any{"session_id": "s", "argv": []any{"wait", 60000}}); a.rule() != "value.number" || !strings.Contains(a.Stderr, "to 29000 in a call of 30 seconds; its timeout can be up to 120") {
-				t.Errorf("a wait that doesn't fit: %+v", a)
+			s := s.in(id)
+			do(t, s)
+			s.do(t, "close")
+		})
+	}
+	for _, tt := range []struct {
+		id      string
+		argv    []string
+		timeout float64
+		rule    any
+		words   string
+	}{
+		{"time", []string{"wait", "31000"}, 60, nil, ""},
+		{"selector", []string{"wait", "#never"}, 32.5, "timeout.wait", "the page is " + where},
+		{"text", []string{"wait", "--text", "never"}, 32.5, "timeout.wait", "the page is " + where},
+	} {
+		step(tt.id, func(t *testing.T, s *client) {
+			s.until(t, "", "open", where)
+			var a answer
+			var took time.Duration
+			need.Eventually(t, func() bool { // a busy machine may end a call by another rule
+				began := time.Now()
+				a = s.within(t, tt.timeout, tt.argv...)
+				took = time.Since(began)
+				return a.rule() == tt.rule && (a.ExitCode == 0) == (tt.rule == nil) && strings.Contains(a.Stderr, tt.words)
+			}, func() string { return fmt.Sprintf("%v: %v %+v", tt.argv, took, a) })
+			if took < 30*time.Second {
+				t.Errorf("%v took %v only", tt.argv, took)
 			}
 		})
 	}
+	step("slow", func(t *testing.T, s *client) {
+		where := site(t, func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-time.After(pause):
+			case <-r.Context().Done():
+			}
+			servePage(w, r)
+		})
+		need.Eventually(t, func() bool { // a busy machine needs more than the call's time
+			return strings.Contains(s.within(t, 120, "open", where).Stderr, "send wait --load load")
+		}, func() string { return "the page isn't slow" })
+		s.until(t, "{", "wait", "--load", "load")
+		s.until(t, "Name", "snapshot", "-i")
+		if a := s.raw(t, map[string]any{"session_id": s.id, "argv": []any{"wait", 60000}}); a.rule() != "value.number" || !strings.Contains(a.Stderr, "to 29000 in a call of 30 seconds; its timeout can be up to 120") {
+			t.Errorf("a wait that doesn't fit: %+v", a)
+		}
+	})
 }
 
-// TestSlowPage: a page that needs longer than agent-browser's own 10 and 30 s is opened by one more call.
-func TestSlowPage(t *testing.T) {
-	for version, pause := range map[string]time.Duration{"0.8.10": 14 * time.Second, "0.41.2": 35 * time.Second} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t)
-			l.realBrowser(t, version)
-			s := l.connect(t)
-			where := site(t, func(w http.ResponseWriter, r *http.Request) {
-				select {
-				case <-time.After(pause):
-				case <-r.Context().Done():
-				}
-				servePage(w, r)
-			})
-			until := func(words string, argv ...any) {
-				t.Helper()
-				var a answer
-				need.Eventually(t, func() bool { // a busy machine needs more than the call's time
-					a = s.raw(t, map[string]any{"session_id": "s", "argv": argv, "timeout_sec": 120})
-					return strings.Contains(a.Stdout+a.Stderr, words)
-				}, func() string { return fmt.Sprintf("%v: %+v", argv, a) })
-			}
-			until("send wait --load load", "open", where)
-			until("{", "wait", "--load", "load")
-			until("Name", "snapshot", "-i")
-		})
+// testReferenceOfLeftPage: a reference of a page that was left answers at once; agent-browser 0.8 looks for it for 10 s.
+func testReferenceOfLeftPage(t *testing.T, s *client) {
+	where := site(t, servePage)
+	s.until(t, "", "open", where)
+	s.until(t, "", "snapshot", "-i")
+	s.until(t, "", "focus", "e1")
+	s.until(t, "", "goto", where+"?other")
+	for _, argv := range [][]string{{"click", "e1"}, {"click", "@e1"}, {"fill", "ref=e1", "x"}} {
+		if a := s.do(t, argv...); a.ExitCode != 1 || a.Stderr != "@e1 is not in the last snapshot; take snapshot -i\n" {
+			t.Errorf("%q: %+v", argv, a)
+		}
 	}
-}
-
-// TestReferenceOfLeftPage: a reference of a page that was left answers at once; agent-browser 0.8 looks for it for 10 s.
-func TestReferenceOfLeftPage(t *testing.T) {
-	for _, version := range []string{"0.8.10", "0.41.2"} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t)
-			l.realBrowser(t, version)
-			s := l.connect(t)
-			where := site(t, servePage)
-			until := func(argv ...string) string {
-				t.Helper()
-				var a answer
-				need.Eventually(t, func() bool { a = s.do(t, argv...); return a.ExitCode == 0 }, func() string { return fmt.Sprintf("%q: %+v", argv, a) })
-				return a.Stdout
-			}
-			until("open", where)
-			until("snapshot", "-i")
-			until("focus", "e1")
-			until("goto", where+"?other")
-			for _, argv := range [][]string{{"click", "e1"}, {"click", "@e1"}, {"fill", "ref=e1", "x"}} {
-				if a := s.do(t, argv...); a.ExitCode != 1 || a.Stderr != "@e1 is not in the last snapshot; take snapshot -i\n" {
-					t.Errorf("%q: %+v", argv, a)
-				}
-			}
-			until("focus", regexp.MustCompile(`ref=(e[0-9]+)`).FindStringSubmatch(until("snapshot", "-i"))[1])
-		})
-	}
+	s.until(t, "", "focus", regexp.MustCompile(`ref=(e[0-9]+)`).FindStringSubmatch(s.until(t, "", "snapshot", "-i"))[1])
 }
 
 // wantNoDownload checks that no file is what the page offered.

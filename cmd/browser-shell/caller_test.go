@@ -61,6 +61,7 @@ func (l *lab) calls(t *testing.T) (all []auditLine) {
 // TestLineSaysWhoCalls: the one line about a call has the id and the caller that the gate knows and the client's own name,
 // over each transport; a client's own word for any of them counts for nothing.
 func TestLineSaysWhoCalls(t *testing.T) {
+	t.Parallel()
 	const id, caller = "0123456789abcdef0123456789abcdef", "key:1a2b3c4d" // not taken for a secret
 	for _, tt := range []struct {
 		name, revision string
@@ -196,6 +197,7 @@ func TestEgressNamesTheCall(t *testing.T) {
 // TestRefusalsNameTheirTarget: each refused address has a line with its host, whatever was refused before, in this session
 // or in another one.
 func TestRefusalsNameTheirTarget(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.opened(t)
 	do := func(session string, argv ...string) {

@@ -33,7 +33,7 @@ func TestChaos(t *testing.T) {
 	chromium := l.realBrowser(t, "0.41.2")
 	l.policy["limits"] = map[string]any{"rate_per_sec": 1000, "rate_burst": 10000}
 	port := l.policy["agent_browser"].(map[string]any)["cdp_port"].(int)
-	s := l.connect(t)
+	s := l.start(t, os.Stderr)
 	url := site(t, servePage)
 	for _, id := range []string{"a", "b", "c", "d"} { // what each needs is open before it is counted
 		if a := s.raw(t, map[string]any{"session_id": id, "argv": []any{"open", url}}); a.ExitCode != 0 {
@@ -213,7 +213,7 @@ func TestNoSecretGetsOut(t *testing.T) {
 			secrets[0], secrets[1], secrets[2], secrets[6], secrets[4], secrets[5], secrets[6], secrets[7])
 	})
 	var stderr bytes.Buffer
-	s := l.connectWith(t, &stderr)
+	s := l.start(t, &stderr)
 	var all strings.Builder
 	for _, argv := range [][]any{
 		{"open", url + "?token=" + secrets[6]},

@@ -64,6 +64,7 @@ func through(t *testing.T, proxy, target string) (int, string) {
 }
 
 func TestEgress(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	addr, cmd, lines := startEgress(t, l)
 	if code, body := through(t, addr, "http://127.0.0.1:9/"); code != 403 || !strings.Contains(body, "url.loopback") {
@@ -114,6 +115,7 @@ func TestEgress(t *testing.T) {
 }
 
 func TestEgressStartRefused(t *testing.T) {
+	t.Parallel()
 	for _, listen := range []string{"0.0.0.0:0", "localhost:0", "x"} {
 		var exit *exec.ExitError
 		if out, err := newLab(t).command(t, "egress", "--listen", listen).Output(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
@@ -130,6 +132,7 @@ func TestEgressStartRefused(t *testing.T) {
 }
 
 func TestChromiumPolicy(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.policy["egress"] = map[string]any{"proxy": "127.0.0.1:4711"}
 	l.policy["open"] = map[string]any{"allow_schemes": []string{"https"}, "allow_hosts": []string{"a.example", "*.b.example"}}
@@ -172,6 +175,7 @@ func TestChromiumPolicy(t *testing.T) {
 
 // TestPrivateHostIsAudited: each use of a private address that the policy admits says so in its lines.
 func TestPrivateHostIsAudited(t *testing.T) {
+	t.Parallel()
 	d := egress.Decision{Method: "CONNECT", Host: "wiki.corp.example", Port: 443, Allowed: true, Private: true, Address: netip.MustParseAddr("10.1.2.3")}
 	if rec := main.NetworkRecord(d); rec.Rule != "egress.private_hosts" || rec.Event != audit.NetworkAllowed || rec.Address != "10.1.2.3" {
 		t.Errorf("recorded %+v", rec)

@@ -3,11 +3,13 @@ package main_test
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	main "github.com/slimctl/slimctl/cmd/browser-shell"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 type plan struct {
@@ -17,15 +19,12 @@ type plan struct {
 
 func explain(t *testing.T, input string, args ...string) []plan {
 	t.Helper()
-	cmd := exec.Command(binary, append([]string{"explain"}, args...)...)
-	cmd.Stdin = strings.NewReader(input)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
+	code, out, said := main.Run(input, append([]string{"explain"}, args...)...)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, said)
 	}
 	var plans []plan
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(out) {
 		var p plan
 		dec := json.NewDecoder(strings.NewReader(line))
 		dec.DisallowUnknownFields()
@@ -38,6 +37,7 @@ func explain(t *testing.T, input string, args ...string) []plan {
 }
 
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ line, decision, errorName, rule, url, tail string }{
 		{`{"session_id":"s","argv":["open","example.com/?q=1"],"timeout_sec":5}`, "allow", "", "", "https://example.com/?q=1", ""},
 		{`{"session_id":"s","argv":["screenshot","."]}`, "deny", "POLICY_BLOCKED", "value.selector", "", ""},
@@ -82,6 +82,7 @@ func TestExplain(t *testing.T) {
 // TestExplainLongLine: a line that is too long is an answer, and the next one is
 // read.
 func TestExplainLongLine(t *testing.T) {
+	t.Parallel()
 	const good = `{"session_id":"s","argv":["snapshot"]}`
 	long := `{"session_id":"s","argv":["fill","@e1","` + strings.Repeat("a", 3<<20) + `"]}`
 	got := explain(t, good+"\n"+long+"\n"+good+"\n"+long)
@@ -98,6 +99,7 @@ func TestExplainLongLine(t *testing.T) {
 // TestExplainToolName: a line is read as the tool that the policy names reads
 // it, and an address under both names.
 func TestExplainToolName(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "policy.json")
 	if err := os.WriteFile(file, []byte(`{"tool_name":"sandbox_execute_bash"}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -123,6 +125,7 @@ func TestExplainToolName(t *testing.T) {
 
 // TestExplainGenerations: a flag that one generation has.
 func TestExplainGenerations(t *testing.T) {
+	t.Parallel()
 	const line = `{"session_id":"s","argv":["snapshot","-u"]}`
 	if p := explain(t, line); p[0].Decision != "deny" {
 		t.Errorf("0.8: %+v", p)
@@ -136,6 +139,7 @@ func TestExplainGenerations(t *testing.T) {
 // TestNoPolicyEnablesAShell: whatever a policy file says, a general executor
 // is refused; the loader takes no file that names one.
 func TestNoPolicyEnablesAShell(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{
 		`{"commands":["run_shell"]}`, `{"commands":["eval"]}`, `{"commands":["open","batch"]}`, `{"tool_name":"run_shell"}`,
 		`{"tool_name":"bash"}`, `{"run_shell":true}`, `{"tools":["run_shell"]}`, `{"agent_browser":{"args":["--x"]}}`,
@@ -144,9 +148,8 @@ func TestNoPolicyEnablesAShell(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.Command(binary, "mcp", "--policy", file).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), file+":1:") {
-			t.Errorf("%s: %v %s", text, err, out)
+		if _, err := policy.Load(file); err == nil || !strings.Contains(err.Error(), file+":1:") {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/slimctl/slimctl/server/audit"
@@ -21,6 +22,13 @@ func MainWith(n policy.Network, vnc string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	return dispatch(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr})
+}
+
+// Run runs a command that is soon over in this process.
+func Run(stdin string, args ...string) (code int, stdout, stderr string) {
+	var out, said strings.Builder
+	code = dispatch(context.Background(), args, stdio{strings.NewReader(stdin), &out, &said})
+	return code, out.String(), said.String()
 }
 
 // NetworkRecord returns the line of the log for a decision of the proxy.

@@ -86,6 +86,7 @@ func (h *running) ask(t *testing.T, method, path string, header ...string) (int,
 
 // TestServeGate: with --gate the same process gives tickets and answers nginx.
 func TestServeGate(t *testing.T) {
+	t.Parallel()
 	const key = "a-key-of-enough-characters"
 	_, h := startGate(t, fmt.Sprintf(`{"ticket_ttl":30000000000,"api_key_sha256":"%x"}`, sha256.Sum256([]byte(key))))
 	if code, _ := h.ask(t, "POST", "/tickets"); code != 401 {
@@ -207,6 +208,7 @@ func TestServeDesktop(t *testing.T) {
 
 // TestServeEgress: with --egress the same process is the browser's proxy.
 func TestServeEgress(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", need.FreePort(t))}
 	h := startServe(t, l, "--egress")

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -20,8 +21,10 @@ import (
 
 	main "github.com/slimctl/slimctl/cmd/browser-shell"
 	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/server"
 	"github.com/slimctl/slimctl/server/cdp/cdptest"
 	"github.com/slimctl/slimctl/server/policy"
+	"github.com/slimctl/slimctl/server/protocol"
 )
 
 // binary is browser-shell, built once as the image has it.
@@ -158,13 +161,19 @@ func (l *lab) note(t *testing.T, name string) string {
 	return strings.TrimSuffix(string(b), "\n")
 }
 
-func (l *lab) command(t *testing.T, args ...string) *exec.Cmd {
+// writePolicy writes the policy to its file.
+func (l *lab) writePolicy(t *testing.T) (file string) {
 	t.Helper()
 	text, err := json.Marshal(l.policy)
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := l.write(t, "policy.json", string(text), 0o600)
+	return l.write(t, "policy.json", string(text), 0o600)
+}
+
+func (l *lab) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	file := l.writePolicy(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -175,18 +184,50 @@ func (l *lab) command(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// client is a session with a browser-shell over stdio.
+// client is a session with a server.
 type client struct {
 	*mcp.ClientSession
-	cmd *exec.Cmd
+	id     string         // of the session that do uses; "s" if empty
+	cmd    *exec.Cmd      // nil: it is in this process
+	server *server.Server // nil: it is in a process of its own
 }
 
+// Close ends the session and its server.
+func (c *client) Close() error {
+	err := c.ClientSession.Close()
+	if c.server != nil {
+		c.server.Close()
+	}
+	return err
+}
+
+// connect starts a server in this process.
 func (l *lab) connect(t *testing.T) *client {
 	t.Helper()
-	return l.connectWith(t, os.Stderr)
+	p, err := policy.Load(l.writePolicy(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.New(server.Config{Policy: p, Network: siteNetwork(l.site)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	s.MCP().AddReceivingMiddleware(protocol.Middleware())
+	here, there := mcp.NewInMemoryTransports()
+	if _, err := s.MCP().Connect(t.Context(), there, nil); err != nil {
+		t.Fatal(err)
+	}
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), here, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { session.Close() })
+	return &client{ClientSession: session, server: s}
 }
 
-func (l *lab) connectWith(t *testing.T, stderr io.Writer) *client {
+// start starts a server in a process of its own, over stdio.
+func (l *lab) start(t *testing.T, stderr io.Writer) *client {
 	t.Helper()
 	cmd := l.command(t, "mcp")
 	cmd.Stderr = stderr
@@ -196,7 +237,7 @@ func (l *lab) connectWith(t *testing.T, stderr io.Writer) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { session.Close() })
-	return &client{session, cmd}
+	return &client{ClientSession: session, cmd: cmd}
 }
 
 // opened is connect with a page open in session "s".
@@ -262,10 +303,27 @@ func read(res *mcp.CallToolResult) (answer, error) {
 	return a, nil
 }
 
-// do runs argv in session "s".
+// in returns a client that uses another session.
+func (c *client) in(id string) *client {
+	other := *c
+	other.id = id
+	return &other
+}
+
+// do runs argv in the client's session.
 func (c *client) do(t *testing.T, argv ...string) answer {
 	t.Helper()
-	return c.raw(t, map[string]any{"session_id": "s", "argv": argv})
+	return c.within(t, nil, argv...)
+}
+
+// within is do with a time limit in seconds.
+func (c *client) within(t *testing.T, timeout any, argv ...string) answer {
+	t.Helper()
+	args := map[string]any{"session_id": cmp.Or(c.id, "s"), "argv": argv}
+	if timeout != nil {
+		args["timeout_sec"] = timeout
+	}
+	return c.raw(t, args)
 }
 
 func (c *client) raw(t *testing.T, args any) answer {

@@ -40,6 +40,7 @@ func wantOneTool(t *testing.T, s *mcp.ClientSession) {
 }
 
 func TestListsOneTool(t *testing.T) {
+	t.Parallel()
 	s := newLab(t).connect(t)
 	wantOneTool(t, s.ClientSession)
 	caps := s.InitializeResult().Capabilities
@@ -49,6 +50,7 @@ func TestListsOneTool(t *testing.T) {
 }
 
 func TestUnknownTool(t *testing.T) {
+	t.Parallel()
 	s := newLab(t).connect(t)
 	for _, name := range []string{"Browser-Shell", "browser_shell", "browser_navigate", ""} {
 		_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: map[string]any{"cmd": "id"}})
@@ -62,6 +64,7 @@ func TestUnknownTool(t *testing.T) {
 // TestNoGeneralExecutor: what runs anything elsewhere is refused here by name,
 // and the refusal is on record.
 func TestNoGeneralExecutor(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.connect(t)
 	for _, name := range []string{"run_shell", "sandbox_execute_bash", "bash"} {
@@ -83,6 +86,7 @@ func TestNoGeneralExecutor(t *testing.T) {
 // TestCompatibilityName: the base's tool name is the same chain in other
 // clothes, and still the only tool.
 func TestCompatibilityName(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.policy["tool_name"] = "sandbox_execute_bash"
 	s := l.connect(t)
@@ -135,6 +139,9 @@ func TestCompatibilityName(t *testing.T) {
 func TestHandover(t *testing.T) {
 	l := newLab(t)
 	l.write(t, "version", "agent-browser 0.8.10\n", 0o644)
+	for name, value := range map[string]string{"AGENT_BROWSER_SESSION": "evil", "NODE_OPTIONS": "--require=/evil", "SECRET_TOKEN": "s3cret-of-the-environment"} {
+		t.Setenv(name, value)
+	}
 	s := l.opened(t)
 	a := s.do(t, "fill", "#a b", "$(id) `id` \"'\n;|&")
 	if a.ExitCode != 0 || a.Stdout != "{\"done\":true}\n" || a.Stderr != "" || a.SessionID != "s" {
@@ -187,6 +194,12 @@ func TestDaemonLate(t *testing.T) {
 				t.Errorf("%s, %d times too late: opened %d times", version, late, n)
 			}
 		}
+	}
+	// The native one attaches to all tabs when it starts; one that another session closes meanwhile isn't there.
+	l := newLab(t)
+	l.write(t, "daemon-late", strings.Repeat("CDP error (Target.attachToTarget): No target with given id found\n", 2), 0o644)
+	if a := l.connect(t).do(t, "open", "https://example.com"); a.ExitCode != 0 {
+		t.Errorf("a tab that another session closes: %+v", a)
 	}
 }
 
@@ -257,6 +270,7 @@ func TestDaemonSlowAfterDeath(t *testing.T) {
 // TestNative: a newer version gets its own tab, and its HTTP port is closed
 // before the daemon's first command, or there is no command.
 func TestNative(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.connect(t)
 	l.write(t, "stream-fails", "", 0o644)
@@ -286,6 +300,7 @@ func TestNative(t *testing.T) {
 // TestRefusals: a refusal is a result, says its rule to people and programs,
 // and runs nothing.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.connect(t)
 	for _, tt := range []struct {
@@ -329,6 +344,7 @@ func TestRefusals(t *testing.T) {
 // TestFaults: nothing but the promised JSON passes as data, and a success is
 // the only way to exit code 0.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	s := newLab(t).opened(t)
 	for selector, want := range map[string]struct {
 		exit  int
@@ -382,6 +398,7 @@ func TestTimeoutEndsEverything(t *testing.T) {
 }
 
 func TestCancelEndsTheProgram(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -436,6 +453,7 @@ func TestOneCallAtATimePerSession(t *testing.T) {
 }
 
 func TestSessionLimit(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.policy["limits"] = map[string]any{"max_sessions": 2}
 	s := l.connect(t)
@@ -457,6 +475,7 @@ func TestSessionLimit(t *testing.T) {
 }
 
 func TestScreenshot(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.opened(t)
 	a := s.do(t, "screenshot", "#x", "shot.png")
@@ -486,6 +505,7 @@ func TestScreenshot(t *testing.T) {
 
 // TestPDF: a PDF is kept as a screenshot is, when the policy names the command.
 func TestPDF(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	without := l.opened(t)
 	if a := without.do(t, "pdf"); a.rule() != "command.off" {
@@ -517,6 +537,7 @@ func TestPDF(t *testing.T) {
 // TestDescription: an agent reads of the commands that the policy allows, and
 // of no others.
 func TestDescription(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		commands  []string
 		has, lack []string
@@ -547,6 +568,7 @@ func TestDescription(t *testing.T) {
 }
 
 func TestNoAgentBrowser(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.policy["agent_browser"].(map[string]any)["path"] = filepath.Join(l.dir, "missing")
 	s := l.connect(t)
@@ -559,6 +581,7 @@ func TestNoAgentBrowser(t *testing.T) {
 }
 
 func TestUnknownVersion(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.write(t, "version", "agent-browser 0.99.0\n", 0o644)
 	s := l.connect(t)
@@ -582,7 +605,7 @@ func TestEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			s := l.connect(t)
+			s := l.start(t, os.Stderr)
 			s.do(t, "open", "https://example.com")
 			l.wantProcesses(t, 1)
 			if err := end(s); err != nil {
@@ -598,14 +621,14 @@ func TestEnds(t *testing.T) {
 	}
 	t.Run("SIGKILL", func(t *testing.T) {
 		l := newLab(t)
-		s := l.connect(t)
+		s := l.start(t, os.Stderr)
 		s.do(t, "open", "https://example.com")
 		if err := s.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		s.Close()
 		l.wantProcesses(t, 1)
-		next := l.connect(t)
+		next := l.start(t, os.Stderr)
 		next.do(t, "open", "https://example.com")
 		l.wantProcesses(t, 1) // the new one's
 		next.Close()
@@ -617,11 +640,12 @@ func TestEnds(t *testing.T) {
 // TestTwoAtOnce: a second browser-shell with the same state directory leaves
 // the first one's daemons alone.
 func TestTwoAtOnce(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
-	first := l.connect(t)
+	first := l.start(t, os.Stderr)
 	first.do(t, "open", "https://example.com")
 	l.policy["audit"] = map[string]any{"file": filepath.Join(l.dir, "second.jsonl")}
-	second := l.connect(t)
+	second := l.start(t, os.Stderr)
 	second.do(t, "open", "https://example.com")
 	l.wantProcesses(t, 2)
 	second.Close()
@@ -629,6 +653,7 @@ func TestTwoAtOnce(t *testing.T) {
 }
 
 func TestStartRefused(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	broken := filepath.Join(dir, "broken.json")
 	if err := os.WriteFile(broken, []byte(`{"commands":["open"],}`), 0o600); err != nil {
@@ -671,6 +696,7 @@ func TestStartRefused(t *testing.T) {
 }
 
 func TestVersionAndSize(t *testing.T) {
+	t.Parallel()
 	out, err := exec.Command(binary, "version").Output()
 	if line := regexp.MustCompile(`^browser-shell \(devel\) \(commit unknown, go[^,]+, linux/\w+\)\n$`); err != nil || !line.Match(out) {
 		t.Errorf("%q %v", out, err)

@@ -49,6 +49,7 @@ func roomy(l *lab) {
 
 // TestServeReload: SIGHUP brings a new policy, and clients are told; a broken one is not taken.
 func TestServeReload(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	roomy(l)
 	h := startServe(t, l)
@@ -94,6 +95,7 @@ func TestServeReload(t *testing.T) {
 
 // TestServeKilled: after a kill, the next server takes over with the same log and state directory.
 func TestServeKilled(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	h := startServe(t, l)
 	s := h.connect(t)

@@ -113,6 +113,7 @@ func output(cmd *exec.Cmd) (string, error) {
 }
 
 func TestServe(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	h := startServe(t, l)
 	s := h.connect(t)

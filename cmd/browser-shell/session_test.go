@@ -36,6 +36,7 @@ func (l *lab) tab(t *testing.T) cdptest.Page {
 // TestSessionTab: a session's tab is in a context of its own behind the proxy,
 // without downloads, and is gone after close.
 func TestSessionTab(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.policy["egress"] = map[string]any{"proxy": "127.0.0.1:8199"}
 	s := l.opened(t)
@@ -56,6 +57,7 @@ func TestSessionTab(t *testing.T) {
 
 // TestPasswordFields: what stands in the page's password fields is hidden also where nothing around it says what it is.
 func TestPasswordFields(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.opened(t)
 	l.write(t, "snapshot", `{"snapshot":"- textbox [ref=e2]: correct horse"}`, 0o600)
@@ -72,6 +74,8 @@ func TestPasswordFields(t *testing.T) {
 // of it is read.
 func TestForbiddenPage(t *testing.T) {
 	t.Parallel()
+	l := newLab(t)
+	s := l.opened(t)
 	for url, rule := range map[string]string{
 		"http://127.0.0.1:9222/json":      "url.loopback",
 		"http://10.0.0.1/":                "url.private",
@@ -82,8 +86,6 @@ func TestForbiddenPage(t *testing.T) {
 		"http://127.1/":                   "url.address",
 	} {
 		t.Run(url, func(t *testing.T) {
-			l := newLab(t)
-			s := l.opened(t)
 			l.browser.Navigate(l.tab(t).ID, url)
 			s.settle(t) // later, the page is caught after the run
 			calls := l.note(t, "calls")
@@ -115,6 +117,7 @@ func TestForbiddenPage(t *testing.T) {
 
 // TestAllowedHosts: with a list of hosts, a page elsewhere is left too.
 func TestAllowedHosts(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.policy["open"] = map[string]any{"allow_hosts": []string{"example.com"}}
 	s := l.opened(t)
@@ -186,6 +189,7 @@ func TestBrowserGone(t *testing.T) {
 // TestDaemonIsHeld: a daemon that came up in another's place has its port open;
 // it is ended before the next command, and does not answer for it.
 func TestDaemonIsHeld(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.opened(t)
 	if !killOne(l, "sleep") {
@@ -210,6 +214,7 @@ func TestDaemonIsHeld(t *testing.T) {
 // TestOneOldSession: agent-browser 0.8 to 0.19 has one session at a time, over
 // all browser-shells of a state directory, and no other page beside it.
 func TestOneOldSession(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.write(t, "version", "agent-browser 0.8.10\n", 0o644)
 	first := l.opened(t)
@@ -248,9 +253,10 @@ func TestIdleSession(t *testing.T) {
 // TestReload: SIGHUP brings a new policy; a broken one or one that needs a
 // restart leaves the old one as it is.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	r, stderr := io.Pipe()
-	s := l.connectWith(t, stderr)
+	s := l.start(t, stderr)
 	said := make(chan string, 100)
 	go func() {
 		for lines := bufio.NewScanner(r); lines.Scan(); {
@@ -296,6 +302,7 @@ func TestReload(t *testing.T) {
 // TestNoAuditNoRun: a call that cannot be recorded is not run, and its answer
 // is not given.
 func TestNoAuditNoRun(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.opened(t)
 	calls := l.note(t, "calls")
@@ -312,6 +319,7 @@ func TestNoAuditNoRun(t *testing.T) {
 
 // TestAuditLines: each call has a line that says what became of it.
 func TestAuditLines(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.opened(t)
 	s.do(t, "fill", "#password", "a text that nobody should read")
@@ -352,6 +360,7 @@ func TestAuditLines(t *testing.T) {
 
 // TestEvidence: evidence.json lists what is there.
 func TestEvidence(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.opened(t)
 	for _, name := range []string{"a.png", "b.png", "a.png"} {

@@ -147,9 +147,12 @@ func (w *wire) wantExit(t *testing.T, code int) {
 	}
 }
 
-func eachEra(t *testing.T, test func(t *testing.T, version string)) {
-	for _, version := range []string{"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"} {
-		t.Run(version, func(t *testing.T) { test(t, version) })
+func eachEra(t *testing.T, test func(t *testing.T, version string), eras ...string) {
+	for _, version := range eras {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			test(t, version)
+		})
 	}
 }
 
@@ -193,11 +196,12 @@ func TestStdioProbes(t *testing.T) {
 		w.wantExit(t, 0)
 		l.wantProcesses(t, 0)
 		l.wantClean(t)
-	})
+	}, "2024-11-05", "2026-07-28")
 }
 
 // TestStdioTooEarly: a call before initialize is not a valid request.
 func TestStdioTooEarly(t *testing.T) {
+	t.Parallel()
 	w := newLab(t).wire(t, "2026-07-28")
 	w.meta = ""
 	w.send(t, w.call("1", `["close"]`))
@@ -227,12 +231,13 @@ func TestStdioCancel(t *testing.T) {
 		if a := w.next(t); string(a.ID) != "5" || !strings.Contains(string(a.Result), `"exit_code":0`) {
 			t.Errorf("the id again: %s %s %+v", a.ID, a.Result, a.Error)
 		}
-	})
+	}, "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 }
 
 // TestStdioEnds: with a call running, neither the end of input nor a client
 // that closes its end of stdout leaves anything behind.
 func TestStdioEnds(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		end  func(*testing.T, *wire)
 		code int
