@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,6 +18,7 @@ import (
 	"time"
 
 	"github.com/slimctl/slimctl/server"
+	"github.com/slimctl/slimctl/server/gate"
 	"github.com/slimctl/slimctl/server/process"
 )
 
@@ -252,8 +251,7 @@ func checkNoneStopped(proc, name string) error {
 	return nil
 }
 
-// greetVNC performs the RFB handshake (RFC 6143 7.1) with security type None. TigerVNC logs a complaint about any
-// client that leaves earlier.
+// greetVNC greets the VNC server as a viewer does.
 func greetVNC(ctx context.Context, dial dialer) error {
 	c, err := dial(ctx)
 	if err != nil {
@@ -265,50 +263,5 @@ func greetVNC(ctx context.Context, dial dialer) error {
 			return err
 		}
 	}
-	var version [12]byte
-	if _, err := io.ReadFull(c, version[:]); err != nil {
-		return err
-	}
-	if string(version[:8]) != "RFB 003." {
-		return fmt.Errorf("%q is not a VNC server's greeting", version)
-	}
-	const none = 1
-	if _, err := io.WriteString(c, "RFB 003.008\n"); err != nil {
-		return err
-	}
-	var count [1]byte
-	if _, err := io.ReadFull(c, count[:]); err != nil {
-		return err
-	}
-	if count[0] == 0 {
-		return fmt.Errorf("the VNC server refuses all viewers: %s", readReason(c))
-	}
-	types := make([]byte, count[0])
-	if _, err := io.ReadFull(c, types); err != nil {
-		return err
-	}
-	if bytes.IndexByte(types, none) < 0 {
-		return fmt.Errorf("the VNC server asks for a password (security types %v)", types)
-	}
-	if _, err := c.Write([]byte{none}); err != nil {
-		return err
-	}
-	var result [4]byte
-	if _, err := io.ReadFull(c, result[:]); err != nil {
-		return err
-	}
-	if result != [4]byte{} {
-		return fmt.Errorf("the VNC server refuses: %s", readReason(c))
-	}
-	return nil
-}
-
-// readReason returns the VNC server's reason for a refusal (RFC 6143 7.1.2 and 7.1.3), quoted, up to 200 bytes.
-func readReason(r io.Reader) string {
-	var length uint32
-	if err := binary.Read(r, binary.BigEndian, &length); err != nil {
-		return "without a reason"
-	}
-	text, _ := io.ReadAll(io.LimitReader(r, int64(min(length, 200)))) // part of a reason is better than none
-	return strconv.Quote(string(text))
+	return gate.GreetServer(c)
 }

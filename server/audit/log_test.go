@@ -147,7 +147,7 @@ func TestLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := lines(t, path)
-	keys := `"ts" "seq" "event" "events" "request_id" "session" "client" "name" "version" "protocol" "tool" "subcommand" "argv" "url_host" "decision" "exit_code" "duration_ms" "bytes_out" "prev" "hash"`
+	keys := `"ts" "seq" "event" "events" "request_id" "session" "protocol" "tool" "subcommand" "argv" "url_host" "decision" "client" "name" "version" "exit_code" "duration_ms" "bytes_out" "prev" "hash"`
 	rest := got[0]
 	for _, k := range strings.Fields(keys) {
 		var ok bool

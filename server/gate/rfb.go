@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"strconv"
 )
 
 // version is the RFB version spoken with viewers and the VNC server.
@@ -24,32 +26,59 @@ const (
 	extendedMouse = -316
 )
 
-// openScreen performs the handshake with a VNC server without a password, as one client among several, and returns its
-// ServerInit (RFC 6143, section 7.3.2).
-func openScreen(vnc io.ReadWriter) ([]byte, error) {
-	var buf [256]byte
-	read := func(n int) ([]byte, error) {
-		_, err := io.ReadFull(vnc, buf[:n])
-		return buf[:n], err
+// GreetServer performs the handshake with a VNC server without a password, until the server would take a ClientInit (RFC
+// 6143, section 7.1). TigerVNC logs a complaint about any client that leaves earlier.
+func GreetServer(vnc io.ReadWriter) error {
+	var buf [255]byte
+	if _, err := io.ReadFull(vnc, buf[:len(version)]); err != nil {
+		return err
 	}
-	if v, err := read(len(version)); err != nil || string(v) != version {
-		return nil, errors.Join(errNotRFB, err)
+	if v := buf[:len(version)]; string(v) != version {
+		return fmt.Errorf("%w: %q is not a VNC server's greeting", errNotRFB, v)
 	}
 	if _, err := io.WriteString(vnc, version); err != nil {
-		return nil, err
+		return err
 	}
-	count, err := read(1)
-	if err != nil {
-		return nil, err
+	if _, err := io.ReadFull(vnc, buf[:1]); err != nil {
+		return err
 	}
-	if types, err := read(int(count[0])); err != nil || bytes.IndexByte(types, none) < 0 {
-		return nil, errors.Join(errNotRFB, err)
+	if buf[0] == 0 {
+		return fmt.Errorf("the VNC server refuses all viewers: %s", readReason(vnc))
+	}
+	types := buf[:buf[0]]
+	if _, err := io.ReadFull(vnc, types); err != nil {
+		return err
+	}
+	if bytes.IndexByte(types, none) < 0 {
+		return fmt.Errorf("the VNC server asks for a password (security types %v)", types)
 	}
 	if _, err := vnc.Write([]byte{none}); err != nil {
-		return nil, err
+		return err
 	}
-	if result, err := read(4); err != nil || !bytes.Equal(result, make([]byte, 4)) {
-		return nil, errors.Join(errNotRFB, err)
+	if _, err := io.ReadFull(vnc, buf[:4]); err != nil {
+		return err
+	}
+	if !bytes.Equal(buf[:4], make([]byte, 4)) {
+		return fmt.Errorf("the VNC server refuses: %s", readReason(vnc))
+	}
+	return nil
+}
+
+// readReason returns the VNC server's reason for a refusal (RFC 6143 7.1.2 and 7.1.3), quoted, up to 200 bytes.
+func readReason(r io.Reader) string {
+	var length uint32
+	if err := binary.Read(r, binary.BigEndian, &length); err != nil {
+		return "without a reason"
+	}
+	text, _ := io.ReadAll(io.LimitReader(r, int64(min(length, 200)))) // part of a reason is better than none
+	return strconv.Quote(string(text))
+}
+
+// openScreen opens the screen of a VNC server, as one client among several, and returns its ServerInit (RFC 6143, section
+// 7.3.2).
+func openScreen(vnc io.ReadWriter) ([]byte, error) {
+	if err := GreetServer(vnc); err != nil {
+		return nil, err
 	}
 	if _, err := vnc.Write([]byte{shared}); err != nil {
 		return nil, err
@@ -63,7 +92,7 @@ func openScreen(vnc io.ReadWriter) ([]byte, error) {
 		return nil, errNotRFB
 	}
 	init = append(init, make([]byte, size)...)
-	_, err = io.ReadFull(vnc, init[serverInit:])
+	_, err := io.ReadFull(vnc, init[serverInit:])
 	return init, err
 }
 
