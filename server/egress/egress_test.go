@@ -455,7 +455,7 @@ func TestWhy(t *testing.T) {
 	if d := l.decisions(); len(d) > 0 {
 		t.Errorf("a question was recorded: %+v", d)
 	}
-	for target, rule := range map[string]string{"Meta.test:443": "url.private", "[::1]:8443": "url.loopback"} {
+	for target, rule := range map[string]string{"10.0.0.1:443": "url.private", "LocalHost:443": "url.loopback", "[::1]:8443": "url.loopback"} {
 		l.raw(t, connect(target))
 		if r := Why(t.Context(), l.addr, strings.ToLower(target)); r == nil || r.Rule != rule {
 			t.Errorf("%s: %v, want %s", target, r, rule)
