@@ -180,7 +180,7 @@ func matches(patterns []string, name string) bool {
 // budgets are the most production lines of each area, tests and test support left out. The sum may only fall: who needs
 // more takes it from another area in the same commit.
 var budgets = map[string]int{
-	"server cmd/browser-shell": 18_340,
+	"server cmd/browser-shell": 18_116,
 	"hub cmd/mcp-hub":          2_950,
 	"inspect":                  25_800,
 	"build":                    11_920,
