@@ -96,8 +96,8 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: oci-layout: %w", ref, err)
 	}
-	if version, _ := layout["imageLayoutVersion"].(string); !strings.HasPrefix(version, "1.") {
-		return nil, fmt.Errorf("%s: oci-layout has another version than 1", ref)
+	if version := layout["imageLayoutVersion"]; version != "1.0.0" || len(layout) > 1 {
+		return nil, fmt.Errorf("%s: oci-layout has other keys, or another version than 1.0.0: %.200q", ref, fmt.Sprint(version))
 	}
 	raw, err := b.document("index.json")
 	if err != nil {

@@ -363,7 +363,21 @@ func TestTamperedImagesAreFound(t *testing.T) {
 		"a blob more":               {func(f *tampered) { f.write("blobs/sha256/x", []byte("x")) }, "error layout"},
 		"a runtime in index.json":   {func(f *tampered) { f.annotate("run.oci.handler", "krun") }, "error layout"},
 		"a name that is none":       {func(f *tampered) { f.annotate("io.containerd.image.name", "\x1b[2J") }, "error layout"},
-		"another image's name":      {func(f *tampered) { f.annotate("io.containerd.image.name", "docker.io/library/alpine:latest") }, ""},
+		"an odd layout version":     {func(f *tampered) { f.write("oci-layout", []byte(`{"imageLayoutVersion":"1.evil"}`)) }, "another version than 1.0.0"},
+		"more in oci-layout":        {func(f *tampered) { f.write("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0","x":1}`)) }, "other keys"},
+		"two names of another image": {func(f *tampered) {
+			f.annotate("io.containerd.image.name", "docker.io/library/alpine:latest")
+			top := f.document("index.json")
+			more := clone(f, entry(top, "manifests", 0))
+			more["annotations"] = object{"io.containerd.image.name": "docker.io/library/debian:latest"}
+			push(top, "manifests", more)
+			raw, err := json.Marshal(top)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.write("index.json", raw)
+		}, ""},
+		"another image's name": {func(f *tampered) { f.annotate("io.containerd.image.name", "docker.io/library/alpine:latest") }, ""},
 
 		// Beside the images of the index.
 		"an attestation": {func(f *tampered) { push(f.index, "manifests", f.attestation(inToto, unknownConfig())) }, "error platform"},
@@ -559,6 +573,9 @@ func TestTamperedImagesAreFound(t *testing.T) {
 				t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
 			case c.want != "" && (code != exitGate && code != exitError && code != exitIntegrity || !strings.Contains(stdout+stderr, c.want)):
 				t.Errorf("exit code %d, want %q in:\n%s%s", code, c.want, stdout, stderr)
+			}
+			if name == "two names of another image" && (!strings.Contains(stdout, "alpine:latest") || !strings.Contains(stdout, "debian:latest")) {
+				t.Errorf("the names aren't told in:\n%s", stdout)
 			}
 			if name == "another image's name" && !strings.Contains(stdout, "note name: ") || strings.ContainsRune(stdout+stderr, '\x1b') {
 				t.Errorf("the name isn't told in:\n%s%s", stdout, stderr)

@@ -167,7 +167,6 @@ func (t *trial) asOperated(ctx context.Context) error {
 		if err := b.inside(ctx, ""); err != nil {
 			return err
 		}
-		b.secrets(ctx, nil)
 		b.strangers(ctx)
 		b.routes(ctx, "")
 		b.routes(ctx, t.key)
@@ -185,7 +184,6 @@ func (t *trial) withVariables(ctx context.Context) error {
 		if err := b.inside(ctx, "with the variables set, "); err != nil {
 			return err
 		}
-		b.secrets(ctx, variables)
 		b.obeyed(ctx)
 		b.routes(ctx, "")
 		b.tools(ctx, "with the variables set, ")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"net"
@@ -234,52 +233,6 @@ func listener(l string) string {
 		return l
 	}
 	return socketAddress(sandbox.Socket{Address: a})
-}
-
-// maxEnviron limits the checked part of a process's environment, in bytes; ARG_MAX is less.
-const maxEnviron = 4 << 20
-
-// secrets looks for the key, and for variables that were set, in the environment of every process.
-func (b *box) secrets(ctx context.Context, set map[string]string) {
-	processes, err := b.Processes(ctx)
-	if err != nil {
-		b.unchecked("the environment of the programs: %v", err)
-		return
-	}
-	read := 0
-	for _, p := range processes {
-		env, err := environ(p.PID)
-		if errors.Is(err, os.ErrNotExist) || p.State == "Z" {
-			continue // it has ended
-		}
-		if err != nil {
-			b.unchecked("the environment of %s: %v", quote(p.Name), err)
-			continue
-		}
-		read++
-		for v := range strings.SplitSeq(env, "\x00") {
-			name, value, _ := strings.Cut(v, "=")
-			if strings.Contains(value, b.key) {
-				b.addFinding("run-environment", name, "process %s has the key in %s", quote(p.Name), quote(name))
-			}
-			if given, ok := set[name]; ok && given != "" && given == value {
-				b.addFinding("run-environment", name, "process %s has %s as the container was given it", quote(p.Name), name)
-			}
-		}
-	}
-	if read == 0 {
-		b.unchecked("the environment of the programs: none could be read")
-	}
-}
-
-func environ(pid int) (string, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxEnviron))
-	return string(data), err
 }
 
 // root opens the file system of the running container, from outside, since an image may lack the programs for it.

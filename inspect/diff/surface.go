@@ -19,6 +19,14 @@ func (t things) add(name string, words ...string) {
 	t[name] = append(t[name], strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " "))
 }
 
+// count returns the number of things, as inspect has it: several may have one name.
+func (t things) count() (n int) {
+	for _, values := range t {
+		n += len(values)
+	}
+	return n
+}
+
 // values joins the values of things with one name, such as a route that two variants define differently.
 func (t things) values() map[string]string {
 	out := make(map[string]string, len(t))
@@ -36,7 +44,7 @@ func surfaceChanges(base, slim *inspect.Surface) Surface {
 		list(base, b)
 		list(slim, s)
 		old, new := b.values(), s.values()
-		g := Group{Base: len(old), Slim: len(new), Items: fields(old, new)}
+		g := Group{Base: b.count(), Slim: s.count(), Items: fields(old, new)}
 		for name, value := range old {
 			if to, ok := new[name]; ok && to == value {
 				g.Same = append(g.Same, name)

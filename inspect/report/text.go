@@ -291,7 +291,7 @@ func (t texter) list(names []string, indent, most int) string {
 	return b.String()
 }
 
-// table aligns the rows of s, cuts them to the width, and omits those beyond the limit.
+// table aligns the rows of s, cuts cells to one width so that lines fit, and omits rows beyond the limit.
 func (t texter) table(s section) string {
 	shown := s.Rows
 	if s.Limit > 0 && !t.o.All {
@@ -308,18 +308,24 @@ func (t texter) table(s section) string {
 		}
 		cols, wide = append(cols, i), append(wide, n)
 	}
-	t.fit(wide, func(at int) int { return usual(s.Columns[cols[at]], shown, cols[at]) })
+	most := t.width() // of a column
+	for total := most + 1; total > t.width() && most > leastColumn; most-- {
+		total = 2 * len(wide)
+		for _, n := range wide {
+			total += min(n, most-1)
+		}
+	}
 	var b strings.Builder
 	put := func(code string, cells func(i int) string) {
-		var line strings.Builder
+		line := ""
 		for at, i := range cols {
 			cell := cells(i)
 			if !t.o.All {
-				cell = cut(cell, wide[at])
+				cell = cut(cell, most)
 			}
-			line.WriteString("  " + pad(cell, wide[at], s.Columns[i].Number))
+			line += "  " + pad(cell, min(wide[at], most), s.Columns[i].Number)
 		}
-		b.WriteString(t.color(code, strings.TrimRight(line.String(), " ")) + "\n")
+		b.WriteString(t.color(code, strings.TrimRight(line, " ")) + "\n")
 	}
 	put(dim, func(i int) string { return strings.ToUpper(s.Columns[i].Name) })
 	for _, r := range shown {
@@ -335,48 +341,8 @@ func (t texter) table(s section) string {
 	return b.String()
 }
 
-// fit narrows columns until all fit: first to the width that most of their cells need, then the widest ones. The
-// remaining width goes to the first column that was cut.
-func (t texter) fit(wide []int, usual func(at int) int) {
-	const least, fair = 8, 24
-	full := slices.Clone(wide)
-	room := func() int {
-		left := t.width()
-		for _, n := range wide {
-			left -= n + 2
-		}
-		return left
-	}
-	if room() >= 0 {
-		return
-	}
-	for i := range wide {
-		wide[i] = min(wide[i], max(usual(i), fair))
-	}
-	for room() < 0 {
-		widest := slices.Index(wide, slices.Max(wide))
-		if wide[widest] <= least {
-			return
-		}
-		wide[widest]--
-	}
-	for i := range wide {
-		wide[i] += min(full[i]-wide[i], room())
-	}
-}
-
-// usual returns the width that suffices for four fifths of a column's cells.
-func usual(c column, rows []row, at int) int {
-	all := make([]int, len(rows))
-	for i, r := range rows {
-		all[i] = columns(cut(r.Cells[at], 1000))
-	}
-	slices.Sort(all)
-	if len(all) == 0 {
-		return columns(c.Name)
-	}
-	return max(columns(c.Name), all[(len(all)-1)*4/5])
-}
+// leastColumn is the least width to which cells are cut.
+const leastColumn = 8
 
 // maxName limits a name in a list with values.
 const maxName = 50
@@ -422,7 +388,8 @@ func (t texter) group(s section) string {
 			case t.o.All:
 				value = "\n      " + old + "\n    → " + now
 			case mark == diff.Modified:
-				value = "  " + narrow(old, now, room)
+				was := cut(old, max((room-3)/2, room-3-columns(now)))
+				value = "  " + was + " → " + cut(now, room-3-columns(was))
 			default:
 				value = "  " + cut(value, room)
 			}
@@ -433,21 +400,6 @@ func (t texter) group(s section) string {
 		fmt.Fprintf(&b, "  = %s the same\n", number(len(s.Same)))
 	}
 	return t.title(s.Title, s.Count) + b.String()
-}
-
-// narrow describes a change within a width: it omits the common words at the front.
-func narrow(old, now string, room int) string {
-	was, is := strings.Fields(old), strings.Fields(now)
-	same := 0
-	for same < min(len(was), len(is))-1 && was[same] == is[same] {
-		same++
-	}
-	if same > 0 {
-		old, now = "… "+strings.Join(was[same:], " "), "… "+strings.Join(is[same:], " ")
-	}
-	half := max((room-3)/2, room-3-columns(now))
-	old = cut(old, half)
-	return old + " → " + cut(now, room-3-columns(old))
 }
 
 // packable returns the names on one side only, if they are many and contain no comma.

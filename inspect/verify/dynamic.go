@@ -13,11 +13,6 @@ var dynamicRules = []Rule{
 		Fix: "Keep auth_request in every location that answers, and match the path without its query.",
 	},
 	{
-		ID: "run-environment", Title: "No program has the key or an operator's variable in its environment", Severity: Error,
-		Why: "The browser and what it starts could read the key, and a variable could change what they do.",
-		Fix: "Start the programs by `browser-shell init`, which makes their environment from nothing.",
-	},
-	{
 		ID: "run-executed", Title: "Nothing is executed but the profile's programs and what they start", Severity: Error,
 		Why: "A page or a hook that starts a program has a foothold in the container, also when the program ends at once.",
 		Fix: "Remove the file, or what starts it. For a page's addresses of other schemes keep the profile's chromium overlay.",

@@ -784,7 +784,7 @@ var successors = map[string]string{
 	"program-account": "accounts", "program-environment": "switches", "program-include": "laid", "program-loader": "code", "program-path": "writable",
 	"program-socket": "writable", "secret-env": "secrets", "secret-history": "secrets", "start-entrypoint": "laid", "start-environment": "laid",
 	"start-script": "laid", "supervisord": "laid", "switch": "switches", "switch-set": "switches",
-	"annotation": "manifest", "base-layer": "layer", "history": "config", "layer-archive": "layer",
+	"run-environment": "laid", "annotation": "manifest", "base-layer": "layer", "history": "config", "layer-archive": "layer",
 	// By comparison: of what slimctl embeds the rest is a test of assets.
 	"browser-flag": "file", "config-volume": "config", "nginx-many-servers": "file", "nginx-raw-path": "file", "program-dormant": "file", "secret-file": "file",
 }
