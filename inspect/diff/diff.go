@@ -156,7 +156,7 @@ type Count struct {
 // Group compares things of one kind. Several things with one name become one; their values are joined by "
 // ".
 type Group struct {
-	// Base and Slim are the numbers of things, as inspect has them.
+	// Base and Slim are the numbers of things; of routes with one name each counts.
 	Base int `json:"base"`
 	Slim int `json:"slim"`
 	// Items lists things on one side only, or with differences, sorted by name. Same lists the equal names, sorted.

@@ -19,14 +19,6 @@ func (t things) add(name string, words ...string) {
 	t[name] = append(t[name], strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " "))
 }
 
-// count returns the number of things, as inspect has it: several may have one name.
-func (t things) count() (n int) {
-	for _, values := range t {
-		n += len(values)
-	}
-	return n
-}
-
 // values joins the values of things with one name, such as a route that two variants define differently.
 func (t things) values() map[string]string {
 	out := make(map[string]string, len(t))
@@ -44,7 +36,7 @@ func surfaceChanges(base, slim *inspect.Surface) Surface {
 		list(base, b)
 		list(slim, s)
 		old, new := b.values(), s.values()
-		g := Group{Base: b.count(), Slim: s.count(), Items: fields(old, new)}
+		g := Group{Base: len(old), Slim: len(new), Items: fields(old, new)}
 		for name, value := range old {
 			if to, ok := new[name]; ok && to == value {
 				g.Same = append(g.Same, name)
@@ -56,9 +48,11 @@ func surfaceChanges(base, slim *inspect.Surface) Surface {
 	var outside Count
 	outside.Base, _ = base.Outside()
 	outside.Slim, _ = slim.Outside()
+	locations := of(routes)
+	locations.Base, locations.Slim = len(base.Routes), len(slim.Routes) // as inspect counts them; several may have one name
 	return Surface{
 		Outside:  outside,
-		Programs: of(programs), Routes: of(routes), Listeners: of(listeners), MCPServers: of(mcpServers), Tools: of(tools),
+		Programs: of(programs), Routes: locations, Listeners: of(listeners), MCPServers: of(mcpServers), Tools: of(tools),
 		Switches: of(switches), Hooks: of(hooks), Privileged: of(privileged), Users: of(users), Sudo: of(sudo), Packages: of(packageList),
 	}
 }

@@ -182,7 +182,7 @@ func matches(patterns []string, name string) bool {
 var budgets = map[string]int{
 	"server cmd/browser-shell": 18_116,
 	"hub cmd/mcp-hub":          2_950,
-	"inspect":                  25_800,
+	"inspect":                  25_670,
 	"build":                    11_920,
 	"image":                    7_880,
 	"slim cmd/slimctl":         6_050,
