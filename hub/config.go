@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,7 +18,6 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/slimctl/slimctl/hub/guard"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/strictjson"
 )
 
@@ -55,9 +55,9 @@ type Server struct {
 }
 
 var (
-	serverName = lazyregexp.New(`^[A-Za-z0-9_-]{1,32}$`)
-	envName    = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	variable   = lazyregexp.New(`\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}`)
+	serverName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
+	envName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	variable   = regexp.MustCompile(`\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}`)
 )
 
 // Limits of a configuration.

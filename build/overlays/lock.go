@@ -7,11 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 const packageName = "agent-browser"
@@ -24,8 +23,8 @@ var locks embed.FS
 
 var (
 	// versionForm admits plain versions only: npm would also accept "file:", "git+ssh:" or "npm:other@1".
-	versionForm   = lazyregexp.New(`^(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})(-[0-9A-Za-z.-]{1,40})?$`)
-	integrityForm = lazyregexp.New(`^sha512-[A-Za-z0-9+/]{85}[AQgw]==$`)
+	versionForm   = regexp.MustCompile(`^(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})(-[0-9A-Za-z.-]{1,40})?$`)
+	integrityForm = regexp.MustCompile(`^sha512-[A-Za-z0-9+/]{85}[AQgw]==$`)
 )
 
 // lock pins the result of Fetch.

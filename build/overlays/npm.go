@@ -8,13 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/slimctl/slimctl/internal/capture"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // npmArgs override the settings in the user's configuration that would change the tree.
@@ -121,7 +121,7 @@ func firstLines(s string) string {
 	return clean
 }
 
-var npmCode = lazyregexp.New(`(?m)^npm (?:error|ERR!) code (\S+)`)
+var npmCode = regexp.MustCompile(`(?m)^npm (?:error|ERR!) code (\S+)`)
 
 // npmHints maps npm's error codes to remedies.
 var npmHints = map[string]string{
@@ -190,7 +190,7 @@ func npmEnv(env []string) []string {
 	return out
 }
 
-var npmrcVariable = lazyregexp.New(`\$\{(\w+)\??\}`)
+var npmrcVariable = regexp.MustCompile(`\$\{(\w+)\??\}`)
 
 // namedInNpmrc returns the names of the variables in the user's .npmrc, written there as ${NAME}.
 func namedInNpmrc(env []string) []string {

@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -21,7 +22,6 @@ import (
 	"time"
 
 	"github.com/slimctl/slimctl/image"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // serverPath is the path of our binary in the image.
@@ -292,8 +292,8 @@ func goEnv(env []string, arch, dir string) (out []string, homeless bool) {
 }
 
 var (
-	moduleLine = lazyregexp.New(`(?m)^module[ \t]+(\S+)`)
-	goLine     = lazyregexp.New(`(?m)^go[ \t]+(\S+)`)
+	moduleLine = regexp.MustCompile(`(?m)^module[ \t]+(\S+)`)
+	goLine     = regexp.MustCompile(`(?m)^go[ \t]+(\S+)`)
 )
 
 // moduleRoot returns the first directory, from dir upwards, whose go.mod is slimctl's. It fails if dir doesn't exist,

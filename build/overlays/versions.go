@@ -8,10 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 
 	"github.com/slimctl/slimctl/internal/capture"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Version is an agent-browser version with a lock in this slimctl, or in the cache.
@@ -25,7 +25,7 @@ type Version struct {
 	Cached int64 `json:"cached"`
 }
 
-var cachedForm = lazyregexp.New(`^[0-9a-f]{64}$`)
+var cachedForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // Versions lists the versions with a lock and those in the cache, oldest first.
 func Versions(o Options) ([]Version, error) {

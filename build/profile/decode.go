@@ -4,12 +4,12 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/internal/nearest"
 )
 
@@ -354,7 +354,7 @@ func indexOf(fields []field, key string) (int, bool) {
 	return 0, false
 }
 
-var plainKey = lazyregexp.New(`^[A-Za-z0-9_-]+$`)
+var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // join appends a key to a key path: config.env.PATH, or config.labels["org.example.x"].
 func join(path, key string) string {

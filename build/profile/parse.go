@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
-
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 const (
@@ -73,7 +72,7 @@ func next(dec *yaml.Decoder) (doc *yaml.Node, err error) {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-var yamlLine = lazyregexp.New(`^line (\d+): `)
+var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
 // syntaxError returns an error of the YAML library with its position. The library's line is sometimes the one before,
 // and often the start of the enclosing block. The line after the longest valid beginning of the file is usually better.

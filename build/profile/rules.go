@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,18 +17,17 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 	"github.com/google/go-containerregistry/pkg/name"
 
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/internal/nearest"
 )
 
 // rule is the rule for a text. Patterns use only the common syntax of RE2 and ECMA-262, because the JSON Schema
 // contains them.
 type rule struct {
-	want    string             // for "expected WANT, found ..."
-	values  []string           // the only valid texts, if not nil
-	pattern *lazyregexp.Regexp // the text must match it
-	reject  *lazyregexp.Regexp // the text must not match it
-	max     int                // characters; 0 means 4096
+	want    string         // for "expected WANT, found ..."
+	values  []string       // the only valid texts, if not nil
+	pattern *regexp.Regexp // the text must match it
+	reject  *regexp.Regexp // the text must not match it
+	max     int            // characters; 0 means 4096
 	// check returns why a text that fits the patterns is invalid, or "".
 	check func(string) string
 }
@@ -43,10 +43,10 @@ const (
 	dots      = `(^|/)\.\.?(/|$)|//|/\.wh\.`
 )
 
-func whole(p string) *lazyregexp.Regexp { return lazyregexp.New(`^(` + p + `)$`) }
+func whole(p string) *regexp.Regexp { return regexp.MustCompile(`^(` + p + `)$`) }
 
 // stars matches a ** that is not between two slashes.
-var stars = lazyregexp.New(`[^/{,]\*\*|\*\*[^/},]`)
+var stars = regexp.MustCompile(`[^/{,]\*\*|\*\*[^/},]`)
 
 // loaders matches variables that make a program load or run somebody else's code: ld.so(8), python(1), node(1), bash(1),
 // perlrun(1), openssl-env(7), and the module paths of GTK, Qt and Mesa.
@@ -58,14 +58,14 @@ var loaders = whole(`LD_.*|GCONV_PATH|GLIBC_TUNABLES|LOCPATH|NLSPATH|MALLOC_.*|G
 
 // internal matches the addresses that no route may lead to: the browser's debugging port, the egress proxy, the desktop
 // without the gate, and the management of supervisord.
-var internal = lazyregexp.New(`:(9222|8118|59[0-9][0-9])$|^unix:/run/(supervisor|browser-shell)([/.]|$)`)
+var internal = regexp.MustCompile(`:(9222|8118|59[0-9][0-9])$|^unix:/run/(supervisor|browser-shell)([/.]|$)`)
 
 var baseLines = []string{"A", "B", "C"}
 
 // rules maps the words in check and keys tags to rules.
 var rules = map[string]rule{
 	"any":  {want: "text", pattern: whole(`[^\x00]*`), max: maxSize},
-	"text": {want: "text that is not blank", pattern: lazyregexp.New(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`), reject: lazyregexp.New(`^\s*$`)},
+	"text": {want: "text that is not blank", pattern: regexp.MustCompile(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`), reject: regexp.MustCompile(`^\s*$`)},
 	"name": {want: "a name of lower-case letters, digits, '.', '_' and '-'", pattern: whole(slug), max: 64},
 	"line": {want: "a base line (A, B or C)", values: baseLines},
 	"platform": {
@@ -81,25 +81,25 @@ var rules = map[string]rule{
 	},
 	"path": {
 		want: "an absolute path below /", pattern: whole(`(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
-		reject: lazyregexp.New(dots), check: checkPath,
+		reject: regexp.MustCompile(dots), check: checkPath,
 	},
 	"dir": {
 		want: "an absolute directory", pattern: whole(`/|(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
-		reject: lazyregexp.New(dots), check: checkDir,
+		reject: regexp.MustCompile(dots), check: checkDir,
 	},
 	"glob": {
 		want: "an absolute glob", pattern: whole(`/` + noControl + `*[^/\x00-\x1f\x7f-\x9f]`),
-		reject: lazyregexp.New(dots + "|" + stars.String()), max: 1024, check: checkGlob,
+		reject: regexp.MustCompile(dots + "|" + stars.String()), max: 1024, check: checkGlob,
 	},
 	"package": {want: "a package's name, or a glob of names", pattern: whole(`[a-z0-9{*\[][a-z0-9.+*?{},\[\]-]*`), max: 256, check: checkPattern},
 	"object":  {want: "a library's name, or an absolute glob", pattern: whole(`[A-Za-z0-9_][A-Za-z0-9._+-]*|/` + noControl + `*[^/\x00-\x1f\x7f-\x9f]`), max: 1024, check: checkPattern},
 	"source": {
 		want: "asset:NAME or a file below the profile's directory", pattern: whole(`(asset:)?[^:\\\x00-\x1f\x7f-\x9f]+`),
-		reject: lazyregexp.New(`^(asset:)?/|/$|(^|[:/])\.\.?(/|$)|//|(^|[:/])\.wh\.`), check: checkSource,
+		reject: regexp.MustCompile(`^(asset:)?/|/$|(^|[:/])\.\.?(/|$)|//|(^|[:/])\.wh\.`), check: checkSource,
 	},
 	"target":    {want: "the target of a symbolic link", pattern: whole(noControl + `+`)},
 	"true":      {want: "true", values: []string{"true"}},
-	"mode":      {want: `a mode in octal and quotes, "0001" to "07777"`, pattern: whole(`0[0-7]{3,4}`), reject: lazyregexp.New(`^0+$`)},
+	"mode":      {want: `a mode in octal and quotes, "0001" to "07777"`, pattern: whole(`0[0-7]{3,4}`), reject: regexp.MustCompile(`^0+$`)},
 	"owner":     {want: `UID:GID in numbers, such as "0:0"`, pattern: whole(id + `:` + id), check: checkOwner},
 	"ifMissing": {want: "fail or ignore", values: []string{"fail", "ignore"}},
 	"envName":   {want: "a variable's name: letters, digits and '_', no digit first", pattern: whole(`[A-Za-z_][A-Za-z0-9_]*`), max: 256},
@@ -109,7 +109,7 @@ var rules = map[string]rule{
 	},
 	"label": {want: "a label's name: letters, digits, '.', '_', '/' and '-', a letter or digit first and last", pattern: whole(`[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?`), max: 256},
 	"value": {want: "one line of text", pattern: whole(noControl + `*`)},
-	"arg":   {want: "text", pattern: lazyregexp.New(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`)},
+	"arg":   {want: "text", pattern: regexp.MustCompile(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`)},
 	"user":  {want: "a user, with :group if wanted", pattern: whole(account + `(:` + account + `)?`), max: 64},
 	"port":  {want: `a port, "8080" or "8080/tcp"`, pattern: whole(portRange + `(/(tcp|udp|sctp))?`)},
 	"listener": {

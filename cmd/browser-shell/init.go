@@ -9,10 +9,10 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/front"
 	"github.com/slimctl/slimctl/server/gate"
@@ -147,7 +147,7 @@ func canListen(address string) bool {
 	return err == nil
 }
 
-var zoneName = lazyregexp.New(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`)
+var zoneName = regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`)
 
 // checkTimeZone checks a name of the time zone database. The C library would open any file that TZ names.
 func checkTimeZone(name string) (string, error) {
@@ -159,7 +159,7 @@ func checkTimeZone(name string) (string, error) {
 }
 
 // screenPattern matches a width and a height. The match becomes part of the command lines of Xvnc and the browser.
-var screenPattern = lazyregexp.New(`^([1-9][0-9]{2,3})x([1-9][0-9]{2,3})$`)
+var screenPattern = regexp.MustCompile(`^([1-9][0-9]{2,3})x([1-9][0-9]{2,3})$`)
 
 // checkScreenSize returns the size of the desktop in pixels, at most 3840x2160. That size takes 32 MB; a larger one
 // only takes more memory.
@@ -177,7 +177,7 @@ func checkScreenSize(size string) (string, error) {
 
 // languagePattern matches up to eight language tags (BCP 47) without variants and extensions. The match becomes part of
 // the browser's command line.
-var languagePattern = lazyregexp.New(`^[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?(,[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?){0,7}$`)
+var languagePattern = regexp.MustCompile(`^[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?(,[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?){0,7}$`)
 
 // checkLanguages returns the languages that the browser requests from pages, the best first.
 func checkLanguages(tags string) (string, error) {

@@ -10,12 +10,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -177,9 +177,9 @@ const (
 	answerTime = time.Minute
 )
 
-var networkName = lazyregexp.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`)
+var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`)
 
-var tmpfsOption = lazyregexp.New(`^(ro|rw|exec|noexec|nosuid|nodev|noatime|size=\d+[kmg]?|mode=[0-7]{1,4}|uid=\d+|gid=\d+|nr_inodes=\d+[kmg]?)$`)
+var tmpfsOption = regexp.MustCompile(`^(ro|rw|exec|noexec|nosuid|nodev|noatime|size=\d+[kmg]?|mode=[0-7]{1,4}|uid=\d+|gid=\d+|nr_inodes=\d+[kmg]?)$`)
 
 // parseTmpfs parses PATH[:OPTION,…] like docker run's --tmpfs.
 func parseTmpfs(text string) (tmpfs, error) {
@@ -202,7 +202,7 @@ func parseTmpfs(text string) (tmpfs, error) {
 	return t, nil
 }
 
-var numericUser = lazyregexp.New(`^(\d+)(?::(\d+))?$`)
+var numericUser = regexp.MustCompile(`^(\d+)(?::(\d+))?$`)
 
 // ownedBy makes the container's first user the owner of a tmpfs with a mode of its own, unless its options name an
 // owner; otherwise that user could not write to it. For a user given by name it stays root's: only the image knows the

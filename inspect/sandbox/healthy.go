@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/slimctl/slimctl/internal/capture"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/internal/rawname"
 )
 
@@ -74,8 +74,8 @@ const maxExits = 5
 
 var (
 	// exitLine matches supervisord's message about a program that has exited, or could not be started.
-	exitLine    = lazyregexp.New(`(?m)^\S+ \S+ (?:INFO|WARN) exited: ([A-Za-z0-9_-]{1,64}) \(`)
-	programName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+	exitLine    = regexp.MustCompile(`(?m)^\S+ \S+ (?:INFO|WARN) exited: ([A-Za-z0-9_-]{1,64}) \(`)
+	programName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 )
 
 // findFailing returns a program that has exited maxExits times, or "".

@@ -8,10 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/audit"
 )
 
@@ -181,7 +181,7 @@ func (s *Sandbox) rescue(ctx context.Context, id, dir string) error {
 }
 
 // logFile splits the name of a log's file into the log's name and the number of a rotated file.
-var logFile = lazyregexp.New(`^([A-Za-z0-9][A-Za-z0-9._-]*\.jsonl)(\.[0-9]{1,19})?$`)
+var logFile = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*\.jsonl)(\.[0-9]{1,19})?$`)
 
 // verifyLogs verifies the chain of each log in a directory.
 func verifyLogs(dir string, files []File) ([]AuditLog, error) {

@@ -2,12 +2,12 @@ package supervisord
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/slimctl/slimctl/image/tree"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // ini is the content of supervisord's configparser after reading files: no interpolation, comments that start with ";"
@@ -43,8 +43,8 @@ func (c *ini) get(s *section, name string) (option, bool) {
 }
 
 var (
-	comment = lazyregexp.New(`(^|\s)[;#].*$`)
-	header  = lazyregexp.New(`^\[(.+)\]`)
+	comment = regexp.MustCompile(`(^|\s)[;#].*$`)
+	header  = regexp.MustCompile(`^\[(.+)\]`)
 )
 
 // readFile adds a file of the directory dir. place returns the place of a line; note receives errors.
@@ -124,7 +124,7 @@ func (c *ini) section(name string) *section {
 
 // placeholder matches supervisord's references: %(name)s and %(process_num)02d. Python accepts more forms, which nobody
 // uses.
-var placeholder = lazyregexp.New(`%%|%\(([^)]*)\)[0-9]{0,2}[sdr]|%`)
+var placeholder = regexp.MustCompile(`%%|%\(([^)]*)\)[0-9]{0,2}[sdr]|%`)
 
 // expand replaces %(name)s. References unknown to lookup stay as written.
 func expand(text string, lookup func(name string) (string, bool)) (string, error) {

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Listener is an address on which a program will listen, according to its command line.
@@ -169,15 +169,15 @@ func (l *listening) hostPort(s, host string) {
 }
 
 // quiet lists programs without listeners, and commands that scripts use while they wait.
-var quiet = lazyregexp.New(`^(nginx|openbox|fcitx5|autocutsel|tail|` +
+var quiet = regexp.MustCompile(`^(nginx|openbox|fcitx5|autocutsel|tail|` +
 	`sleep|date|seq|xargs|sed|awk|grep|cut|tr|cat|curl|wget|readlink|dirname|basename|mkdir|rm|cp|mv|ln|touch|chmod|chown|` +
 	`id|getent|whoami|hostname|uname|env|jq|head|sort|uniq|wc|test|true|false|ps|pgrep|kill|mktemp|` +
 	`xdpyinfo|xset|xsetroot|xrandr|fc-cache|envsubst|openssl|supervisorctl)$`)
 
 var (
-	browsers   = lazyregexp.New(`^(browser|chrome|chromium|chromium-browser.*|google-chrome.*|headless_shell|chrome-headless-shell)$`)
-	endsInPort = lazyregexp.New(`^(.*:)?[0-9]+$`)
-	nodes      = lazyregexp.New(`^node(js)?[0-9]*$`)
+	browsers   = regexp.MustCompile(`^(browser|chrome|chromium|chromium-browser.*|google-chrome.*|headless_shell|chrome-headless-shell)$`)
+	endsInPort = regexp.MustCompile(`^(.*:)?[0-9]+$`)
+	nodes      = regexp.MustCompile(`^node(js)?[0-9]*$`)
 )
 
 // program adds the listeners of one program's commands.
@@ -367,7 +367,7 @@ func (l *listening) codeServer(o flags) {
 }
 
 // addr matches a line with an address in gost's configuration.
-var addr = lazyregexp.New(`(?m)^[\s-]*addr:\s*["']?([^\s"'#]+)`)
+var addr = regexp.MustCompile(`(?m)^[\s-]*addr:\s*["']?([^\s"'#]+)`)
 
 func (l *listening) gost(o flags) {
 	if v := o.get("", "L"); v != "" {
@@ -390,7 +390,7 @@ func (l *listening) gost(o flags) {
 	}
 }
 
-var tinyproxyLine = lazyregexp.New(`(?mi)^[ \t]*(Port|Listen)[ \t]+(\S+)`)
+var tinyproxyLine = regexp.MustCompile(`(?mi)^[ \t]*(Port|Listen)[ \t]+(\S+)`)
 
 func (l *listening) tinyproxy() {
 	conf := l.content[tinyproxyConf]

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Config is one supervisord.conf with everything that it includes.
@@ -178,7 +178,7 @@ func Variables(text string) []string {
 	return slices.Compact(out)
 }
 
-var envName = lazyregexp.New(`%\(ENV_([^)]*)\)`)
+var envName = regexp.MustCompile(`%\(ENV_([^)]*)\)`)
 
 // Args returns the words of the command as supervisord runs them, without a shell. It looks up %(ENV_X)s in env and in
 // the program's own environment; missing variables stay as written.

@@ -2,10 +2,9 @@ package supervisord
 
 import (
 	"errors"
+	"regexp"
 	"strconv"
 	"strings"
-
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // boolean is what supervisord takes for one (supervisor/datatypes.py, boolean).
@@ -26,7 +25,7 @@ func integer(s string) (int, bool) {
 
 // pair is KEY="value" and what follows it. A placeholder counts as part of a word, since supervisord fills it in before
 // it reads this.
-var pair = lazyregexp.New(`^\s*([\w/.+():%-]+)\s*=\s*("[^"]*"|'[^']*'|[\w/.+():%-]+)\s*(?:,|$)`)
+var pair = regexp.MustCompile(`^\s*([\w/.+():%-]+)\s*=\s*("[^"]*"|'[^']*'|[\w/.+():%-]+)\s*(?:,|$)`)
 
 // pairs reads KEY="value",KEY2=value as supervisord does (supervisor/datatypes.py, dict_of_key_value_pairs).
 func pairs(text string) (map[string]string, error) {

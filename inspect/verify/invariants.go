@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/supervisord"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 var invariants = []rule{
@@ -117,7 +117,7 @@ func (h *held) isLaidProgram(p string) bool {
 
 // loaders matches variables by which a program loads other code or settings: ld.so(8), python(1), node(1), bash(1),
 // perlrun(1), openssl-env(7).
-var loaders = lazyregexp.New(`^(LD_.*|GCONV_PATH|GLIBC_TUNABLES|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|GETCONF_DIR|MALLOC_.*|PYTHON(PATH|HOME|STARTUP|INSPECT|BREAKPOINT|USERBASE|WARNINGS|EXECUTABLE|PLATLIBDIR|CASEOK|PYCACHEPREFIX)|NODE_(OPTIONS|PATH|EXTRA_CA_CERTS|REPL_EXTERNAL_MODULE|CHANNEL_FD)|BASH_ENV|BASH_FUNC_.*|ENV|SHELLOPTS|BASHOPTS|PROMPT_COMMAND|PS4|IFS|CDPATH|PERL5(LIB|OPT|DB)|PERLLIB|RUBY(OPT|LIB)|OPENSSL_(CONF|ENGINES|MODULES)|SSL_CERT_(FILE|DIR)|SSLKEYLOGFILE|GTK_(MODULES|PATH|EXE_PREFIX)|GDK_PIXBUF_MODULE.*|GIO_(EXTRA_MODULES|MODULE_DIR)|QT_(PLUGIN_PATH|QPA_PLATFORM_PLUGIN_PATH)|XDG_(CONFIG|DATA)_(DIRS|HOME)|VK_.*|LIBGL_DRIVERS_PATH|__EGL_.*|FONTCONFIG_.*|CHROME_(WRAPPER|USER_FLAGS|DEVEL_SANDBOX)|CHROMIUM_(USER_)?FLAGS|AGENT_BROWSER_.*|(HTTPS?|ALL|FTP|NO)_PROXY|(https?|all|ftp|no)_proxy)$`)
+var loaders = regexp.MustCompile(`^(LD_.*|GCONV_PATH|GLIBC_TUNABLES|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|GETCONF_DIR|MALLOC_.*|PYTHON(PATH|HOME|STARTUP|INSPECT|BREAKPOINT|USERBASE|WARNINGS|EXECUTABLE|PLATLIBDIR|CASEOK|PYCACHEPREFIX)|NODE_(OPTIONS|PATH|EXTRA_CA_CERTS|REPL_EXTERNAL_MODULE|CHANNEL_FD)|BASH_ENV|BASH_FUNC_.*|ENV|SHELLOPTS|BASHOPTS|PROMPT_COMMAND|PS4|IFS|CDPATH|PERL5(LIB|OPT|DB)|PERLLIB|RUBY(OPT|LIB)|OPENSSL_(CONF|ENGINES|MODULES)|SSL_CERT_(FILE|DIR)|SSLKEYLOGFILE|GTK_(MODULES|PATH|EXE_PREFIX)|GDK_PIXBUF_MODULE.*|GIO_(EXTRA_MODULES|MODULE_DIR)|QT_(PLUGIN_PATH|QPA_PLATFORM_PLUGIN_PATH)|XDG_(CONFIG|DATA)_(DIRS|HOME)|VK_.*|LIBGL_DRIVERS_PATH|__EGL_.*|FONTCONFIG_.*|CHROME_(WRAPPER|USER_FLAGS|DEVEL_SANDBOX)|CHROMIUM_(USER_)?FLAGS|AGENT_BROWSER_.*|(HTTPS?|ALL|FTP|NO)_PROXY|(https?|all|ftp|no)_proxy)$`)
 
 func checkCode(h *held) {
 	s := h.Surface
@@ -157,7 +157,7 @@ var libraryDirs = strings.Fields(`/lib /lib64 /usr/lib /usr/lib64 /usr/local/lib
 	/usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu /usr/local/lib/x86_64-linux-gnu /usr/local/lib/aarch64-linux-gnu`)
 
 // interpreters matches programs that execute their arguments, or another program found through PATH.
-var interpreters = lazyregexp.New(`^(ba|da|z|k|c|tc|fi|a)?sh$|^(busybox|env|xargs|eval|exec|python[0-9.]*|perl|ruby|node|nodejs|socat|nc|ncat|script|setsid|nohup|stdbuf|timeout|sudo|su|chroot|unshare)$`)
+var interpreters = regexp.MustCompile(`^(ba|da|z|k|c|tc|fi|a)?sh$|^(busybox|env|xargs|eval|exec|python[0-9.]*|perl|ruby|node|nodejs|socat|nc|ncat|script|setsid|nohup|stdbuf|timeout|sudo|su|chroot|unshare)$`)
 
 // checkWritable checks the programs, their libraries, Python modules and PATH, the files that the profile adds and those
 // that nginx reads, and supervisord's sockets.
@@ -353,20 +353,20 @@ func checkSecrets(h *held) {
 }
 
 // secretName matches names of variables with a secret, in whole words.
-var secretName = lazyregexp.New(`(?i)(^|[_.-])(KEY|APIKEY|TOKEN|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|CREDENTIALS?|AUTH|PRIVATE)$|(?i)(SECRET|PASSWORD|PASSWD|PRIVATE_?KEY|ACCESS_?KEY|API_?KEY|TOKEN)`)
+var secretName = regexp.MustCompile(`(?i)(^|[_.-])(KEY|APIKEY|TOKEN|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|CREDENTIALS?|AUTH|PRIVATE)$|(?i)(SECRET|PASSWORD|PASSWD|PRIVATE_?KEY|ACCESS_?KEY|API_?KEY|TOKEN)`)
 
 // notSecret matches names that look like these but aren't.
-var notSecret = lazyregexp.New(`(?i)^(PWD|OLDPWD|SSH_AUTH_SOCK|.*_(FILE|PATH|DIR|URL|TTL|TTL_SECONDS|TIMEOUT|SIZE|LIMIT|MAX|COUNT|ENABLED|TYPE|ID|LENGTH)|JWT_PUBLIC_KEY|.*PUBLIC_KEY|DISABLE_.*|ENABLE_.*|TOKENIZERS_.*|MAX_.*)$`)
+var notSecret = regexp.MustCompile(`(?i)^(PWD|OLDPWD|SSH_AUTH_SOCK|.*_(FILE|PATH|DIR|URL|TTL|TTL_SECONDS|TIMEOUT|SIZE|LIMIT|MAX|COUNT|ENABLED|TYPE|ID|LENGTH)|JWT_PUBLIC_KEY|.*PUBLIC_KEY|DISABLE_.*|ENABLE_.*|TOKENIZERS_.*|MAX_.*)$`)
 
 // shapes matches secrets with a recognizable form: keys in PEM, tokens with a service's own prefix (GitHub, GitLab,
 // npm, PyPI, Slack, AWS, Google, OpenAI, Anthropic, Docker, Stripe), and JWTs.
-var shapes = lazyregexp.New(`-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----|\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60,}|glpat-[A-Za-z0-9_-]{20}|npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{50,}|xox[abprs]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}|sk-(?:ant-|proj-)?[A-Za-z0-9_-]{32,}|dckr_pat_[A-Za-z0-9_-]{20,}|[rs]k_live_[A-Za-z0-9]{20,}|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,})`)
+var shapes = regexp.MustCompile(`-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----|\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60,}|glpat-[A-Za-z0-9_-]{20}|npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{50,}|xox[abprs]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}|sk-(?:ant-|proj-)?[A-Za-z0-9_-]{32,}|dckr_pat_[A-Za-z0-9_-]{20,}|[rs]k_live_[A-Za-z0-9]{20,}|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,})`)
 
 // credentials matches a URL with a password.
-var credentials = lazyregexp.New(`[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@$%{]+@`)
+var credentials = regexp.MustCompile(`[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@$%{]+@`)
 
 // assignment matches NAME=value in ENV, ARG, export and BuildKit's own "|2 NAME=value", or the older "ENV NAME value".
-var assignment = lazyregexp.New(`(?:^|[\s;|&"'])(?:(?:ENV|ARG)\s+([A-Za-z_][A-Za-z0-9_]*)\s+|([A-Za-z_][A-Za-z0-9_]*)=)("[^"]*"|'[^']*'|[^\s;|&"']+)`)
+var assignment = regexp.MustCompile(`(?:^|[\s;|&"'])(?:(?:ENV|ARG)\s+([A-Za-z_][A-Za-z0-9_]*)\s+|([A-Za-z_][A-Za-z0-9_]*)=)("[^"]*"|'[^']*'|[^\s;|&"']+)`)
 
 // secretVariable reports whether a variable probably contains a secret, by its name or its value.
 func secretVariable(name, value string) bool {

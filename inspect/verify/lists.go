@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +16,6 @@ import (
 	"github.com/slimctl/slimctl/inspect/nginx"
 	"github.com/slimctl/slimctl/inspect/privilege"
 	"github.com/slimctl/slimctl/inspect/start"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // list is one of the profile's lists with what an image has of it. It is a rule: what was found has to be listed, and
@@ -225,7 +225,7 @@ func (h *held) expectedRoute(l *location) string {
 }
 
 // unserved matches directories with private content.
-var unserved = lazyregexp.New(`^/($|(etc|root|home|run|var|proc|sys|dev|tmp|usr|bin|sbin|lib|output|opt/gem|opt/agent-browser)(/|$)|opt/?$)`)
+var unserved = regexp.MustCompile(`^/($|(etc|root|home|run|var|proc|sys|dev|tmp|usr|bin|sbin|lib|output|opt/gem|opt/agent-browser)(/|$)|opt/?$)`)
 
 // foundUpstreams returns the addresses to which routes lead, and the directories that they must not serve.
 func foundUpstreams(h *held) []group {

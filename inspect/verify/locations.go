@@ -3,13 +3,13 @@ package verify
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/nginx"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // location is a location with its server and outer locations.
@@ -129,7 +129,7 @@ func (a answer) isQuestion(asked map[question]bool) bool {
 }
 
 // pageAssets matches the file endings that a location without a key may serve, below one that asks for it.
-var pageAssets = lazyregexp.New(`\\\.\(\?:([a-z0-9?|]+)\)(\\z|\$)$`)
+var pageAssets = regexp.MustCompile(`\\\.\(\?:([a-z0-9?|]+)\)(\\z|\$)$`)
 
 // checkGate checks that every answer but a redirect, a text of nginx's own and a page's public assets asks the gate, and
 // that it is the gate which is asked.

@@ -11,13 +11,12 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Room is one kind of cache entries.
@@ -37,7 +36,7 @@ type Room struct {
 // room is a Room's name and the patterns of its entries: slash-separated paths in the cache directory.
 type room struct {
 	name, what string
-	entry      *lazyregexp.Regexp
+	entry      *regexp.Regexp
 }
 
 // temporary is the age up to which an unfinished entry may belong to a running process.
@@ -50,18 +49,18 @@ const (
 )
 
 var rooms = []room{
-	{"payload", "agent-browser, fetched by npm", lazyregexp.New(`^payload/([0-9a-f]{64}(\.tgz)?|\.slimctl-tmp-\d+)$`)},
-	{"server", "browser-shell, compiled", lazyregexp.New(`^server/([a-z0-9]+-[0-9a-f]{64}|\.slimctl-tmp-\d+)$`)},
-	{"layers", "layers that builds add", lazyregexp.New(`^layers/v\d+(-\d)?/\.?[0-9a-f]{64}(-[0-9a-f]{64})?\.tar\.(gz|zst)(\.\d+)?$`)},
-	{"stripped", "layers of what stays of a base", lazyregexp.New(`^stripped/v\d+/\.?[0-9a-f]{64}\.(tar\.(gz|zst)|json|pins)(\.\d+)?$`)},
-	{"index", "lists of the files in layers", lazyregexp.New(`^index/v\d+/\.?sha256-[0-9a-f]{64}\.idx(\.\d+)?$`)},
-	{"contents", "files of layers that diff compares", lazyregexp.New(`^contents/v\d+/\.?sha256-[0-9a-f]{64}\.idx(\.\d+)?$`)},
-	{"verified", "blobs whose digest was checked", lazyregexp.New(`^verified/\.?sha256-[0-9a-f]{64}\.json(\.\d+)?$`)},
-	{unpackedRoom, "layers that containers run from", lazyregexp.New(`^unpacked/sha256/[0-9a-f]{64}(\.tmp)?$`)},
-	{"standin", "stand-ins of the base", lazyregexp.New(`^\.?standin-[a-z]+(-[a-z])?-[0-9a-f]{16}(\.\d+)?$`)},
-	{"docker", "images that Docker has, as it saves them", lazyregexp.New(`^docker/[^/]+$`)},
-	{"buildkitd", "state of --builder auto", lazyregexp.New(`^buildkitd-\d+$`)},
-	{otherRoom, "anything else; never pruned", lazyregexp.New(`^[^/]+$`)},
+	{"payload", "agent-browser, fetched by npm", regexp.MustCompile(`^payload/([0-9a-f]{64}(\.tgz)?|\.slimctl-tmp-\d+)$`)},
+	{"server", "browser-shell, compiled", regexp.MustCompile(`^server/([a-z0-9]+-[0-9a-f]{64}|\.slimctl-tmp-\d+)$`)},
+	{"layers", "layers that builds add", regexp.MustCompile(`^layers/v\d+(-\d)?/\.?[0-9a-f]{64}(-[0-9a-f]{64})?\.tar\.(gz|zst)(\.\d+)?$`)},
+	{"stripped", "layers of what stays of a base", regexp.MustCompile(`^stripped/v\d+/\.?[0-9a-f]{64}\.(tar\.(gz|zst)|json|pins)(\.\d+)?$`)},
+	{"index", "lists of the files in layers", regexp.MustCompile(`^index/v\d+/\.?sha256-[0-9a-f]{64}\.idx(\.\d+)?$`)},
+	{"contents", "files of layers that diff compares", regexp.MustCompile(`^contents/v\d+/\.?sha256-[0-9a-f]{64}\.idx(\.\d+)?$`)},
+	{"verified", "blobs whose digest was checked", regexp.MustCompile(`^verified/\.?sha256-[0-9a-f]{64}\.json(\.\d+)?$`)},
+	{unpackedRoom, "layers that containers run from", regexp.MustCompile(`^unpacked/sha256/[0-9a-f]{64}(\.tmp)?$`)},
+	{"standin", "stand-ins of the base", regexp.MustCompile(`^\.?standin-[a-z]+(-[a-z])?-[0-9a-f]{16}(\.\d+)?$`)},
+	{"docker", "images that Docker has, as it saves them", regexp.MustCompile(`^docker/[^/]+$`)},
+	{"buildkitd", "state of --builder auto", regexp.MustCompile(`^buildkitd-\d+$`)},
+	{otherRoom, "anything else; never pruned", regexp.MustCompile(`^[^/]+$`)},
 }
 
 // Options selects what Prune removes.

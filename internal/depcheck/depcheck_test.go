@@ -31,34 +31,34 @@ var rooms = map[string][]string{
 		"server/egress", "server/front", "server/gate", "server/policy"}, // what reads the files that a profile lays
 
 	"build":                   {"build/ledger", "image", "image/output"},
-	"build/profile":           {"internal/lazyregexp", "internal/nearest"},
+	"build/profile":           {"internal/nearest"},
 	"build/resolve":           {"build", "build/keep", "build/ledger", "build/lock", "build/profile", "build/strip", "image", "image/tree", "internal/version"},
 	"build/lock":              {"build/profile", "build/strip", "image", "image/elf", "image/tree", "internal/rawname"},
 	"build/keep":              {"build/profile", "image", "image/deb822", "image/elf", "image/tree"},
 	"build/strip":             {"image", "image/tree", "internal/rawname"},
 	"build/ledger":            {"image", "internal/nearest", "internal/rawname"},
 	"build/ledger/ledgertest": {"build/ledger"},
-	"build/overlays":          {"image", "internal/capture", "internal/lazyregexp"},
+	"build/overlays":          {"image", "internal/capture"},
 	"build/llb":               {"build", "image"},
 	"build/dockerfile":        {"build", "image"},
 	"build/embedded":          {"build", "build/ledger", "image"},
 	"build/buildkit":          {"build", "build/llb", "image", "image/output"},
 
-	"server":             {"internal/lazyregexp", "server/audit", "server/cdp", "server/egress", "server/front", "server/output", "server/policy", "server/process", "server/protocol", "server/strictjson"},
-	"server/audit":       {"internal/lazyregexp"},
+	"server":             {"server/audit", "server/cdp", "server/egress", "server/front", "server/output", "server/policy", "server/process", "server/protocol", "server/strictjson"},
+	"server/audit":       {},
 	"server/cage":        {},
 	"server/cdp":         {},
 	"server/cdp/cdptest": {},
-	"server/egress":      {"internal/lazyregexp", "server/audit", "server/policy", "server/strictjson"},
-	"server/gate":        {"internal/lazyregexp", "server/strictjson"},
-	"server/front":       {"internal/lazyregexp", "server/audit", "server/protocol", "server/strictjson"},
-	"server/output":      {"internal/lazyregexp", "server/strictjson"},
-	"server/policy":      {"internal/lazyregexp", "server/strictjson"},
+	"server/egress":      {"server/audit", "server/policy", "server/strictjson"},
+	"server/gate":        {"server/strictjson"},
+	"server/front":       {"server/audit", "server/protocol", "server/strictjson"},
+	"server/output":      {"server/strictjson"},
+	"server/policy":      {"server/strictjson"},
 	"server/process":     {"internal/capture"},
-	"server/protocol":    {"internal/lazyregexp"},
+	"server/protocol":    {},
 	"server/strictjson":  {},
 
-	"hub":       {"hub/guard", "internal/capture", "internal/lazyregexp", "server/audit", "server/strictjson"},
+	"hub":       {"hub/guard", "internal/capture", "server/audit", "server/strictjson"},
 	"hub/guard": {},
 
 	"inspect":             {"image", "image/tree", "inspect/mcp", "inspect/nginx", "inspect/packages", "inspect/privilege", "inspect/size", "inspect/start", "inspect/supervisord"},
@@ -70,22 +70,22 @@ var rooms = map[string][]string{
 	"inspect/size":        {"image", "image/tree", "inspect/packages"},
 	"inspect/shell":       {"image", "image/tree"},
 	"inspect/start":       {"image/tree", "inspect/shell"},
-	"inspect/supervisord": {"image", "image/tree", "internal/lazyregexp"},
+	"inspect/supervisord": {"image", "image/tree"},
 	"inspect/expect":      {},
 	"inspect/diff":        {"image", "image/tree", "inspect", "inspect/*", "internal/rawname"},
-	"inspect/verify":      {"image", "image/tree", "inspect", "inspect/*", "internal/lazyregexp", "internal/rawname"},
+	"inspect/verify":      {"image", "image/tree", "inspect", "inspect/*", "internal/rawname"},
 	"inspect/acceptance":  {"image", "inspect/expect", "inspect/verify", "inspect/sandbox", "server/policy"}, // which page an image may open
 	"inspect/report":      {"image", "image/tree", "inspect", "inspect/*", "internal/rawname"},
 
-	"inspect/sandbox":                            {"image", "inspect/sandbox/rootfs", "internal/capture", "internal/lazyregexp", "internal/tether", "server/audit", "server/egress", "server/policy", "internal/rawname"}, // one chain, one set of codes, what lets out
-	"inspect/sandbox/bridge":                     {"image/tree", "inspect/sandbox", "internal/rawname", "server", "server/policy", "server/protocol"},                                                                     // its tool, as the image has it
+	"inspect/sandbox":                            {"image", "inspect/sandbox/rootfs", "internal/capture", "internal/tether", "server/audit", "server/egress", "server/policy", "internal/rawname"}, // one chain, one set of codes, what lets out
+	"inspect/sandbox/bridge":                     {"image/tree", "inspect/sandbox", "internal/rawname", "server", "server/policy", "server/protocol"},                                              // its tool, as the image has it
 	"inspect/sandbox/rootfs":                     {"image"},
 	"inspect/sandbox/sandboxtest":                {},
 	"inspect/sandbox/sandboxtest/testdata/guest": {"internal/tether"},
-	"inspect/sandbox/compose":                    {"inspect/sandbox", "internal/lazyregexp", "server/policy"},
+	"inspect/sandbox/compose":                    {"inspect/sandbox", "server/policy"},
 
 	"internal/buildkitd":             {"internal/need"},
-	"internal/cache":                 {"internal/lazyregexp"},
+	"internal/cache":                 {},
 	"internal/nearest":               {},
 	"internal/dockerd":               {"internal/need"},
 	"internal/need":                  {},
@@ -95,7 +95,6 @@ var rooms = map[string][]string{
 	"internal/docstest":              {},
 	"internal/version":               {},
 	"internal/imagetest":             {"internal/registry"},
-	"internal/lazyregexp":            {},
 	"internal/ocitest":               {"image"},
 	"internal/progress":              {"image"},
 	"internal/rawname":               {},
@@ -114,7 +113,7 @@ var rooms = map[string][]string{
 	"bench/strip":       {"bench/harness", "build/lock", "build/strip", "image", "image/tree", "inspect/sandbox", "inspect/sandbox/rootfs", "slim"}, // its compressor is the floor; what boots
 	"bench":             {"bench/harness", "internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
 	"cmd/mcp-hub":       {"hub", "internal/version", "server/audit", "server/strictjson"}, // on the host; the image's program may not import hub
-	"cmd/browser-shell": {"internal/lazyregexp", "internal/rawname", "internal/tether", "internal/version", "server", "server/*"},
+	"cmd/browser-shell": {"internal/rawname", "internal/tether", "internal/version", "server", "server/*"},
 	"cmd/slimctl": {"slim",
 		"build/buildkit", "build/dockerfile", "build/ledger", "build/llb", "build/overlays", "inspect/sandbox", "inspect/sandbox/bridge", "inspect/sandbox/compose",
 		"internal/cache", "internal/standin", "internal/standin/live", // rooms of one command each

@@ -3,11 +3,10 @@ package output
 import (
 	"html"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 const (
@@ -19,7 +18,7 @@ const (
 	maxWords = 64 << 10
 )
 
-var isReference = lazyregexp.New(`^@?(ref=)?e[0-9]{1,6}$`)
+var isReference = regexp.MustCompile(`^@?(ref=)?e[0-9]{1,6}$`)
 
 // echoes holds the forms in which the program may repeat request arguments.
 type echoes []string
@@ -62,7 +61,7 @@ func escape(s string) []string {
 // lowerHex writes %2F as %2f.
 func lowerHex(s string) string { return escapedByte.ReplaceAllStringFunc(s, strings.ToLower) }
 
-var escapedByte = lazyregexp.New(`%[0-9A-F]{2}`)
+var escapedByte = regexp.MustCompile(`%[0-9A-F]{2}`)
 
 // words returns the program's text without the arguments and without the parts for its developers, at most maxWords of
 // it.
@@ -86,6 +85,6 @@ func (e echoes) hide(s string) string {
 
 // callLog and stackLine match Playwright's call log and the lines of a stack trace.
 var (
-	callLog   = lazyregexp.New(`\n?Call log:.*(?:\n(?:[ \t\r\x1b-].*)?)*`)
-	stackLine = lazyregexp.New(`(?m)^    at .*\n?`)
+	callLog   = regexp.MustCompile(`\n?Call log:.*(?:\n(?:[ \t\r\x1b-].*)?)*`)
+	stackLine = regexp.MustCompile(`(?m)^    at .*\n?`)
 )

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +15,6 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 //go:embed *.tmpl
@@ -117,7 +117,7 @@ func Kubernetes(s Service) ([]byte, error) {
 }
 
 // plainName matches a file name that needs no quoting in a shell or Markdown.
-var plainName = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
 // Readme returns the page for a person who receives only the file of that name that Compose or, if kubernetes is true,
 // Kubernetes made of s.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -16,7 +17,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -54,10 +54,10 @@ type Service struct {
 	Private []policy.PrivateRange
 }
 
-var label = lazyregexp.New(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
+var label = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
 // volumeName matches the volume names that Kubernetes allows (RFC 1123).
-var volumeName = lazyregexp.New(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var volumeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // check refuses settings that can't be written, or would open more than they state.
 func (s Service) check() error {
