@@ -20,17 +20,12 @@ const (
 	rowLock        = "embedded, lock"
 	rowLockAgain   = "embedded, lock, again"
 	rowWarm        = "embedded, warm"
-	rowSimple      = "buildkitd (a) file ops"
-	rowMerge       = "buildkitd (b) Merge + Diff"
-	rowOverlay     = "buildkitd (c) overlay"
+	rowOverlay     = "buildkitd"
 	cold, warm     = ", cold", ", warm"
 	tablePush      = "push"
 	measuredTrips  = 20 * time.Millisecond // far above the duration of a request, so that the chain of requests is exact
 	highestLatency = 100 * time.Millisecond
 )
-
-// forms lists the forms of LLB with their rows, in the order of their runs.
-var forms = []struct{ row, form string }{{rowMerge, "merge"}, {rowOverlay, "overlay"}, {rowSimple, "simple"}}
 
 // pushes measures the main table, each row once before repeating any.
 func (b *bench) pushes(ctx context.Context) error {
@@ -45,16 +40,14 @@ func (b *bench) pushes(ctx context.Context) error {
 		if err := b.embedded(ctx, 0); err != nil {
 			return err
 		}
-		for _, f := range forms {
-			if err := b.buildkitd(ctx, f.row, f.form, 0); err != nil {
-				return err
-			}
+		if err := b.buildkitd(ctx, 0); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// latencies measures with added latency. File operations run once, for the round trips.
+// latencies measures with added latency.
 func (b *bench) latencies(ctx context.Context) error {
 	for _, d := range []time.Duration{measuredTrips, highestLatency} {
 		for n := range b.runs {
@@ -65,13 +58,8 @@ func (b *bench) latencies(ctx context.Context) error {
 			if err := b.embedded(ctx, d); err != nil {
 				return err
 			}
-			for _, f := range forms {
-				if f.form == "simple" && (n > 0 || d != measuredTrips) {
-					continue
-				}
-				if err := b.buildkitd(ctx, f.row, f.form, d); err != nil {
-					return err
-				}
+			if err := b.buildkitd(ctx, d); err != nil {
+				return err
 			}
 		}
 	}
@@ -123,7 +111,7 @@ func (b *bench) embedded(ctx context.Context, d time.Duration) error {
 
 // buildkitd builds on a daemon with an empty root, then on the same daemon to the same repository with one file
 // changed. slimctl has the base index, so that only the daemon's work is measured.
-func (b *bench) buildkitd(ctx context.Context, row, form string, d time.Duration) (err error) {
+func (b *bench) buildkitd(ctx context.Context, d time.Duration) (err error) {
 	if b.daemon == "" {
 		return nil
 	}
@@ -139,13 +127,13 @@ func (b *bench) buildkitd(ctx context.Context, row, form string, d time.Duration
 			err = e
 		}
 	}()
-	repo := b.repo(form)
+	repo := b.repo("overlay")
 	for i, kind := range []string{cold, warm} {
 		if err := b.writeProfile([]string{"first", "second"}[i]); err != nil {
 			return err
 		}
-		if err := b.push(ctx, row+kind, d, bk, fmt.Sprintf("%s:%d", repo, i+1), "--cache-dir", b.cache,
-			"--builder", bk.addr, "--llb-form", form, "--verify=false"); err != nil {
+		if err := b.push(ctx, rowOverlay+kind, d, bk, fmt.Sprintf("%s:%d", repo, i+1), "--cache-dir", b.cache,
+			"--builder", bk.addr, "--verify=false"); err != nil {
 			return err
 		}
 	}

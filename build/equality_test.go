@@ -520,10 +520,6 @@ func TestDockerfileGivesTheSameTree(t *testing.T) {
 	daemon.RequireRun(t)
 	both := []string{"linux/amd64", "linux/arm64"}
 	for _, line := range []string{"A", "B", "C"} {
-		t.Run(line+" whiteouts", func(t *testing.T) {
-			t.Parallel()
-			sameAsDockerfile(t, daemon, newWorld(t, line), dockerfile.Options{Whiteouts: true}, both...)
-		})
 		for _, platform := range both {
 			if platform == "linux/arm64" && line != "B" {
 				continue

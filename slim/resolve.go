@@ -42,8 +42,6 @@ type ResolveOptions struct {
 	Payload string
 	// Lock is the lock file; empty means slim.lock beside the profile, if it exists.
 	Lock string
-	// AcceptUnknownLine sets the profile's base.acceptUnknownLine.
-	AcceptUnknownLine bool
 	// NoLock ignores locks. Locked fails without a lock.
 	NoLock, Locked bool
 	// Before is an earlier lock file: what it removed is not new (Resolved.NewUpstream). Empty means slim.lock beside the
@@ -87,7 +85,6 @@ func Resolve(ctx context.Context, o ResolveOptions) (*Resolved, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Base.AcceptUnknownLine = p.Base.AcceptUnknownLine || o.AcceptUnknownLine
 	platforms, err := profilePlatforms(o.Platforms, p)
 	if err != nil {
 		return nil, err

@@ -58,8 +58,6 @@ type Engine struct {
 	// Options configures access to the registry where tags are set. If Request.Digest is set, the daemon pushes by
 	// digest and this process sets the tags.
 	Options image.Options
-	// CacheFrom and CacheTo are BuildKit's cache imports and exports.
-	CacheFrom, CacheTo []client.CacheOptionsEntry
 	// Progress receives BuildKit's progress in the format Mode: auto, tty, plain, quiet or rawjson. Nil discards it.
 	Progress io.Writer
 	Mode     string
@@ -103,7 +101,7 @@ func (e Engine) Build(ctx context.Context, req build.Request) (_ v1.Descriptor, 
 		return v1.Descriptor{}, fmt.Errorf("buildkitd at %s doesn't answer: %w", e.Addr, err)
 	}
 	opt := client.SolveOpt{
-		Exports: exports, OCIStores: s.stores, LocalMounts: s.locals, CacheImports: e.CacheFrom, CacheExports: e.CacheTo,
+		Exports: exports, OCIStores: s.stores, LocalMounts: s.locals,
 		Session: []session.Attachable{authprovider.NewDockerAuthProvider(authprovider.DockerAuthProviderConfig{
 			AuthConfigProvider: authprovider.LoadAuthConfig(config.LoadDefaultConfigFile(io.Discard)),
 		})},

@@ -4,7 +4,6 @@ import (
 	"io"
 	"io/fs"
 	stdlog "log"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -31,28 +30,24 @@ import (
 func TestBuiltImageIsTheRecipes(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
-		options   Options
 		platforms []v1.Platform
 		user      string
 	}{
 		{name: "run", platforms: []v1.Platform{amd64}, user: "gem"},
 		{name: "run as root's own base", platforms: []v1.Platform{amd64}},
 		{name: "run, two platforms", platforms: []v1.Platform{amd64, arm64}, user: "gem"},
-		{name: "whiteouts", options: Options{Whiteouts: true}, platforms: []v1.Platform{amd64, arm64}, user: "gem"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if len(tt.platforms) > 1 && !tt.options.Whiteouts {
+			if len(tt.platforms) > 1 {
 				buildkitd.RegisterArm64(t)
 			}
 			daemon := buildkitd.Start(t)
-			if !tt.options.Whiteouts {
-				daemon.RequireRun(t)
-			}
+			daemon.RequireRun(t)
 			config := baseConfig
 			config.User = tt.user
 			recipes := pushBase(t, config, tt.platforms)
 			dir := filepath.Join(t.TempDir(), "context")
-			rendered, err := Render(recipes, tt.options)
+			rendered, err := Render(recipes, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -85,48 +80,6 @@ func checkOutElsewhere(t *testing.T, dir string) {
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestWhiteoutsLeaveTheBaseWhereItIs pushes to the registry that has the base and counts what is fetched of it.
-func TestWhiteoutsLeaveTheBaseWhereItIs(t *testing.T) {
-	daemon := buildkitd.Start(t)
-	fetched := 0
-	recipes := pushBase(t, baseConfig, []v1.Platform{amd64, arm64}, func(r *http.Request) {
-		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
-			fetched++
-		}
-	})
-	for _, r := range recipes {
-		r.Change.WorkingDir = "" // WORKDIR would look into the base
-	}
-	rendered, err := Render(recipes, Options{Whiteouts: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(t.TempDir(), "context")
-	if err := rendered.Write(dir); err != nil {
-		t.Fatal(err)
-	}
-	host, _, _ := strings.Cut(recipes[0].Base.Reference, "/")
-	export := client.ExportEntry{Type: client.ExporterImage, Attrs: map[string]string{"name": host + "/slim:1", "push": "true"}}
-	if err := run(t, daemon, dir, []v1.Platform{amd64, arm64}, export); err != nil {
-		t.Fatal(err)
-	}
-	if fetched > len(recipes) { // the two configs
-		t.Errorf("%d blobs of the base were fetched", fetched)
-	}
-	ref, err := name.ParseReference(host + "/slim:1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	index, err := remote.Index(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := ocitest.Index(t, index)
-	for _, r := range recipes {
-		compare(t, r, got[r.Platform.String()])
 	}
 }
 
@@ -170,15 +123,9 @@ func embedded(t *testing.T, r *build.Recipe) v1.Image {
 }
 
 // pushBase puts the base into a registry of the test and gives a recipe for each platform.
-func pushBase(t *testing.T, config v1.Config, platforms []v1.Platform, log ...func(*http.Request)) []*build.Recipe {
+func pushBase(t *testing.T, config v1.Config, platforms []v1.Platform) []*build.Recipe {
 	t.Helper()
-	store := registry.New(registry.Logger(stdlog.New(io.Discard, "", 0)))
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for _, l := range log {
-			l(r)
-		}
-		store.ServeHTTP(w, r)
-	}))
+	server := httptest.NewServer(registry.New(registry.Logger(stdlog.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
 	ref, err := name.NewTag(strings.TrimPrefix(server.URL, "http://") + "/aio:1")
 	if err != nil {

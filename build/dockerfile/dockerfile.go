@@ -23,12 +23,8 @@ import (
 //go:embed context.md
 var readme string
 
-// Options selects the form of the Dockerfile.
+// Options names the base.
 type Options struct {
-	// Whiteouts renders removals as whiteout files instead of a RUN of the base's rm. BuildKit then neither pulls nor
-	// unpacks the base, and foreign platforms need no emulation. However, the removed paths only go if the image is
-	// pushed or written as an archive.
-	Whiteouts bool
 	// Base is the registry reference for FROM, without digest; empty means the recipe's. It is required if the base
 	// isn't in a registry (oci:, standin:, ...).
 	Base string
@@ -60,7 +56,7 @@ func Render(recipes []*build.Recipe, o Options) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPlan(recipes, o)
+	p, err := newPlan(recipes)
 	if err != nil {
 		return nil, err
 	}
@@ -72,10 +68,6 @@ func Render(recipes []*build.Recipe, o Options) (*Context, error) {
 		d.stage(s)
 	}
 	d.blank()
-	if o.Whiteouts && p.makesDir() {
-		d.comment("WORKDIR below looks into the base, so that BuildKit has to fetch and unpack it in spite of the whiteouts.")
-		d.line("#")
-	}
 	d.comment("What is built for a platform is that platform's stage; other platforms than those above have none.")
 	d.line("FROM slim-${TARGETARCH}${TARGETVARIANT}")
 	if p.sameConfig {
@@ -107,8 +99,6 @@ type stage struct {
 	// kept is set if the stage begins empty and gets what stays of the base. edited is the tar of edited files.
 	kept   bool
 	edited string
-	// whiteouts is the tar of whiteout files that replaces removals.
-	whiteouts string
 	// user is the base's user, if RUN must switch from it to root and back.
 	user     string
 	overlays []overlay
@@ -118,10 +108,10 @@ type stage struct {
 	perStage bool
 }
 
-func newPlan(recipes []*build.Recipe, o Options) (*plan, error) {
+func newPlan(recipes []*build.Recipe) (*plan, error) {
 	p := &plan{profile: recipes[0].Profile, line: recipes[0].Base.Line, epoch: recipes[0].Epoch.Unix()}
 	for _, r := range recipes {
-		s, err := p.newStage(r, o)
+		s, err := p.newStage(r)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.Platform.String(), err)
 		}
@@ -140,21 +130,19 @@ func newPlan(recipes []*build.Recipe, o Options) (*plan, error) {
 	return p, nil
 }
 
-func (p *plan) newStage(r *build.Recipe, o Options) (_ *stage, err error) {
+func (p *plan) newStage(r *build.Recipe) (_ *stage, err error) {
 	s := stageOf(r)
 	s.removals = r.Removals
 	if r.Stripped() != nil {
-		if err := p.prepareStrip(s, r, o); err != nil {
+		if err := p.prepareStrip(s, r); err != nil {
 			return nil, err
 		}
 	}
-	if !o.Whiteouts {
-		if err := checkRemovals(s.removals); err != nil {
-			return nil, err
-		}
+	if err := checkRemovals(s.removals); err != nil {
+		return nil, err
 	}
 	if len(s.removals) > 0 {
-		if err := p.prepareRemovals(s, r, o); err != nil {
+		if s.user, err = runUser(r); err != nil {
 			return nil, err
 		}
 	}
@@ -172,10 +160,7 @@ const maxArguments = 3 << 19
 
 // prepareStrip prepares the removals and the edited files of a stripped base. Compiled Python stays as it is in the
 // base, since its sources keep their times, too.
-func (p *plan) prepareStrip(s *stage, r *build.Recipe, o Options) error {
-	if o.Whiteouts {
-		return fmt.Errorf("profile %s replaces the base's layers, which whiteouts can't do: omit --whiteouts, or use slimctl build", r.Profile)
-	}
+func (p *plan) prepareStrip(s *stage, r *build.Recipe) error {
 	kept, err := r.Kept()
 	if err != nil {
 		return err
@@ -200,29 +185,6 @@ func (p *plan) prepareStrip(s *stage, r *build.Recipe, o Options) error {
 	if s.kept = true; len(edited) > 0 {
 		s.edited = p.addArchive("kept/"+s.arch+"/edited.tar", edited)
 	}
-	return nil
-}
-
-// makesDir reports whether a WORKDIR instruction creates a directory.
-func (p *plan) makesDir() bool {
-	return slices.ContainsFunc(p.stages, func(s *stage) bool {
-		return slices.ContainsFunc(s.config, func(i instruction) bool { return strings.HasPrefix(string(i), "WORKDIR ") })
-	})
-}
-
-// prepareRemovals prepares the removals of s. rm keeps the parent directories' metadata; whiteouts come with these
-// directories.
-func (p *plan) prepareRemovals(s *stage, r *build.Recipe, o Options) (err error) {
-	if !o.Whiteouts {
-		s.user, err = runUser(r)
-		return err
-	}
-	files, lost, err := keepableFiles(r.Layers()[0])
-	if err != nil {
-		return err
-	}
-	s.lost = append(s.lost, lost...)
-	s.whiteouts = p.addArchive("removals/"+s.arch+".tar", files)
 	return nil
 }
 

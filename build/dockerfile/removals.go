@@ -20,8 +20,7 @@ func checkRemovals(removals []build.Remove) error {
 		}
 		for _, m := range mounted {
 			if image.Within(m, s.Path) || image.Within(s.Path, m) {
-				return fmt.Errorf("step %q: a RUN can't remove %s, BuildKit mounts its own there: use --whiteouts, or slimctl build",
-					s, m)
+				return fmt.Errorf("step %q: a RUN can't remove %s, BuildKit mounts its own there: use slimctl build", s, m)
 			}
 		}
 	}
@@ -52,19 +51,6 @@ func (d *document) removals(s *stage) {
 		return
 	}
 	d.blank()
-	if s.whiteouts != "" {
-		d.comment("The removals as whiteouts (OCI image specification, layer.md). BuildKit itself doesn't obey them: a RUN "+
-			"after this line would still see the removed paths, and so may an image that is loaded into a local store. What "+
-			"is pushed or written as an archive is right. %s removes:", s.whiteouts)
-		for _, g := range byWhy(s.removals) {
-			d.comment("- %s", g.why)
-			for _, p := range g.paths {
-				d.line("#     %s", oneLine(p))
-			}
-		}
-		d.line("ADD --link %s /", s.whiteouts)
-		return
-	}
 	if s.user != "" {
 		d.comment("Only root may remove everything; the base's user comes back below.")
 		d.line("USER 0:0")

@@ -58,7 +58,7 @@ func bare(r *build.Recipe) *build.Recipe {
 }
 
 func TestGolden(t *testing.T) {
-	for name, o := range map[string]Options{"run": {}, "whiteouts": {Whiteouts: true}} {
+	for name, o := range map[string]Options{"run": {}} {
 		t.Run(name, func(t *testing.T) {
 			c, err := Render([]*build.Recipe{small(t, amd64), small(t, arm64)}, o)
 			if err != nil {
@@ -145,9 +145,6 @@ func TestRemovalsComeOutAsTheyWentIn(t *testing.T) {
 		{name: "USER", args: []string{"gem"}},
 		{name: "FROM"},
 	}, render(t, r, Options{}))
-	same(t, []command{
-		{name: "ARG"}, {name: "FROM"}, {name: "ADD", args: []string{"removals/amd64.tar", "/"}}, {name: "FROM"},
-	}, render(t, r, Options{Whiteouts: true}))
 }
 
 // TestCommentsHoldNoInstruction gives every text that somebody else writes what would end a comment.
@@ -166,23 +163,19 @@ func TestCommentsHoldNoInstruction(t *testing.T) {
 		for i := range r.Overlays {
 			r.Overlays[i].Why = evil
 		}
-		for _, o := range []Options{{}, {Whiteouts: true}} {
-			got := render(t, r, o)
-			if !o.Whiteouts {
-				// With one why the removals are one group, in order of the steps.
-				if i := slices.IndexFunc(got, func(c command) bool { return c.name == "RUN" }); i > 0 {
-					slices.Sort(got[i].args)
-					slices.Sort(want[i].args)
-				}
-				same(t, want, got)
-			}
-			c, err := Render([]*build.Recipe{r}, o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(c.Dockerfile, "\n# escape=") || strings.Count(c.Bake, "\ntarget ") != 1 {
-				t.Errorf("%q: %s\n%s", evil, c.Dockerfile, c.Bake)
-			}
+		got := render(t, r, Options{})
+		// With one why the removals are one group, in order of the steps.
+		if i := slices.IndexFunc(got, func(c command) bool { return c.name == "RUN" }); i > 0 {
+			slices.Sort(got[i].args)
+			slices.Sort(want[i].args)
+		}
+		same(t, want, got)
+		c, err := Render([]*build.Recipe{r}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(c.Dockerfile, "\n# escape=") || strings.Count(c.Bake, "\ntarget ") != 1 {
+			t.Errorf("%q: %s\n%s", evil, c.Dockerfile, c.Bake)
 		}
 	}
 }
@@ -282,7 +275,6 @@ func TestRefuses(t *testing.T) {
 		options Options
 		want    string
 	}{
-		{"strip by whiteouts", stripped(t, "/opt/x"), Options{Whiteouts: true}, "replaces the base's layers, which whiteouts can't do"},
 		{"strip of a mount", stripped(t, "/etc/hosts"), Options{}, "a RUN can't remove /etc/hosts"},
 		{"strip below a mount", stripped(t, "/dev", "/dev/null"), Options{}, "a RUN can't remove /dev"},
 		{"strip not UTF-8", stripped(t, "/opt/\xff"), Options{}, "isn't UTF-8"},
@@ -316,7 +308,7 @@ func TestRefuses(t *testing.T) {
 		{"base with ONBUILD", config(func(c *v1.Config) { c.OnBuild = []string{"RUN evil"} }), Options{}, "ONBUILD"},
 		{"base's user is hostile", config(func(c *v1.Config) { c.User = "x\nRUN evil" }), Options{}, `user "x\nRUN evil"`},
 		{"remove not UTF-8", remove("/opt/\xff"), Options{}, "isn't UTF-8"},
-		{"remove what RUN mounts", remove("/etc/hosts"), Options{}, "--whiteouts"},
+		{"remove what RUN mounts", remove("/etc/hosts"), Options{}, "use slimctl build"},
 		{"remove what holds a mount", remove("/etc"), Options{}, "/etc/hosts"},
 		{"whiteout by name", file(image.Bytes("/tmp/.wh.x", 0o644, nil)), Options{}, ".wh."},
 		{"path not UTF-8", file(image.Bytes("/tmp/\xff", 0o644, nil)), Options{}, "isn't UTF-8"},

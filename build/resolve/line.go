@@ -39,6 +39,6 @@ func detectLine(base *lock.View) (profile.Line, error) {
 	if base.Err != nil {
 		return "", base.Err
 	}
-	return "", fmt.Errorf("%w: it has none of the files that mark line A (%s), B (%s) or C (%s); choose another base, or pass --accept-unknown-line",
+	return "", fmt.Errorf("%w: it has none of the files that mark line A (%s), B (%s) or C (%s); choose another base, or pass --set base.acceptUnknownLine=true",
 		errUnknownLine, lineMarks[1].sets[0][0], lineMarks[2].sets[0][0], lineMarks[0].sets[0][0])
 }

@@ -55,7 +55,7 @@ func (w *work) run() error {
 	w.removed, w.laid = map[string]*build.Remove{}, map[string]laid{}
 	p := w.in.Profile
 	if !slices.Contains(p.Base.Lines, w.line) && !p.Base.AcceptUnknownLine {
-		return fmt.Errorf("base %s is of line %s; profile %s is for %s: pass --accept-unknown-line to build on it, if it has what the image needs",
+		return fmt.Errorf("base %s is of line %s; profile %s is for %s: pass --set base.acceptUnknownLine=true to build on it, if it has what the image needs",
 			w.in.Reference, w.line, p.Name, profile.Join(p.Base.Lines))
 	}
 	var errs []error

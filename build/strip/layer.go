@@ -102,7 +102,7 @@ func (l *layer) Compressed() (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return image.Verify(f, l.Hash, l.Bytes, l.file+" (remove it, or run `slimctl cache prune`)")
+	return image.Verify(f, l.Hash, l.Bytes, l.file+" (remove it, or delete slimctl's cache directory)")
 }
 
 // Uncompressed implements v1.Layer.

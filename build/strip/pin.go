@@ -84,7 +84,7 @@ func Remembered(cacheDir, key string, make func() ([]Layer, error)) (layers []La
 }
 
 // pinAgain is the remedy for a wrong pin in a lock or in the cache.
-const pinAgain = "run `slimctl lock` again, or without a lock `slimctl cache prune --all`"
+const pinAgain = "run `slimctl lock` again, or without a lock delete slimctl's cache directory"
 
 // pinned is a layer with known digests that has not been read.
 type pinned struct {

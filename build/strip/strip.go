@@ -419,7 +419,7 @@ func (in Input) readLayer(ctx context.Context, blob v1.Layer, wanted map[string]
 	for len(wanted) > 0 {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("it lacks %d files of its index; run `slimctl cache prune --all`", len(wanted))
+			return fmt.Errorf("it lacks %d files of its index; delete slimctl's cache directory", len(wanted))
 		}
 		if err != nil {
 			return err

@@ -440,7 +440,7 @@ func TestCache(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.Copy(io.Discard, r); err == nil || !strings.Contains(err.Error(), "cache prune") {
+		if _, err := io.Copy(io.Discard, r); err == nil || !strings.Contains(err.Error(), "cache directory") {
 			t.Errorf("a damaged layer: %v", err)
 		}
 	}

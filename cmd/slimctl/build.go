@@ -18,12 +18,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/moby/buildkit/client"
-	buildctl "github.com/moby/buildkit/cmd/buildctl/build"
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/buildkit"
-	"github.com/slimctl/slimctl/build/llb"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/output"
 	"github.com/slimctl/slimctl/inspect/verify"
@@ -33,10 +31,8 @@ import (
 type buildFlags struct {
 	recipeFlags
 	tags, outputs, labels, annotations []string
-	cacheFrom, cacheTo                 []string
 	push, load, verify                 bool
-	builder, metadata, llbForm         string
-	tls                                struct{ caCert, cert, key, serverName, dir string }
+	builder, metadata                  string
 }
 
 func (a *app) build() *cobra.Command {
@@ -71,15 +67,6 @@ certificates trusted are the system's, SSL_CERT_FILE's and --ca-file's; no certs
 	flags.BoolVar(&f.load, "load", false, "load into Docker; one platform only")
 	flags.StringArrayVarP(&f.outputs, "output", "o", nil, "type=oci, oci-archive or docker-archive,dest=PATH (repeatable)")
 	flags.StringVar(&f.builder, "builder", "", "BuildKit daemon: address, env (BUILDKIT_HOST), or auto to start one")
-	flags.StringVar(&f.tls.caCert, "tlscacert", "", "with --builder: certificate authority of the daemon, as buildctl's")
-	flags.StringVar(&f.tls.cert, "tlscert", "", "with --builder: our certificate")
-	flags.StringVar(&f.tls.key, "tlskey", "", "with --builder: our key")
-	flags.StringVar(&f.tls.serverName, "tlsservername", "", "with --builder: name in its certificate (default: the address's)")
-	flags.StringVar(&f.tls.dir, "tlsdir", "", "with --builder: `DIR` with ca.pem, cert.pem, key.pem, or *.crt")
-	flags.StringArrayVar(&f.cacheFrom, "cache-from", nil, "cache that the BuildKit daemon imports (repeatable)")
-	flags.StringArrayVar(&f.cacheTo, "cache-to", nil, "cache that the BuildKit daemon exports (repeatable)")
-	flags.StringVar(&f.llbForm, "llb-form", "", "form of LLB for --builder, for benchmarks: overlay, merge or simple")
-	_ = flags.MarkHidden("llb-form") // only overlay gives the digest of the embedded engine
 	flags.BoolVar(&f.verify, "verify", true, "verify the image before publishing it")
 	flags.StringVar(&f.metadata, "metadata-file", "", "write what was built to this file, as JSON")
 	flags.StringArrayVar(&f.labels, "label", nil, "set a label, as key=value (repeatable)")
@@ -159,8 +146,8 @@ func (f *buildFlags) options(a *app) (o slim.BuildOptions, err error) {
 	if o.Annotations, err = parseAnnotations(f.annotations); err != nil {
 		return o, usageError(err)
 	}
-	if err := f.checkBuilder(); err != nil {
-		return o, usageError(err)
+	if f.builder != "" && f.load {
+		return o, usageError(errors.New("--load can't be combined with --builder: write type=docker-archive with --output and run `docker load`"))
 	}
 	if o.ResolveOptions, err = f.recipeFlags.options(a); err != nil {
 		return o, err
@@ -197,21 +184,6 @@ func (f *buildFlags) parseTarget() (output.Target, error) {
 		t.Files = append(t.Files, out)
 	}
 	return t, nil
-}
-
-// checkBuilder checks the combination of the flags for a BuildKit daemon.
-func (f *buildFlags) checkBuilder() error {
-	switch {
-	case f.builder == "" && len(f.cacheFrom)+len(f.cacheTo) > 0:
-		return errors.New("--cache-from and --cache-to are for a BuildKit daemon: name one with --builder")
-	case f.builder == "" && f.tls != (buildFlags{}.tls):
-		return errors.New("--tlscacert, --tlscert, --tlskey, --tlsservername and --tlsdir are for a BuildKit daemon: name one with --builder")
-	case f.verify && f.builder != "" && f.llbForm != "" && f.llbForm != string(llb.Overlay):
-		return fmt.Errorf("--llb-form %s gives an image that can't be verified: add --verify=false", f.llbForm)
-	case f.builder != "" && f.load:
-		return errors.New("--load can't be combined with --builder: write type=docker-archive with --output and run `docker load`")
-	}
-	return nil
 }
 
 func parseLabels(flags []string) (map[string]string, error) {
@@ -268,65 +240,42 @@ func (b builder) Build(ctx context.Context, req build.Request) (_ v1.Descriptor,
 // newBuilder returns the daemon that --builder names. It connects to nothing.
 func (a *app) newBuilder(f *buildFlags, o image.Options) (build.Engine, error) {
 	e := buildkit.Engine{
-		Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.registry.insecure, Options: o,
-		Stdout: a.console, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress],
-	}
-	if e.Mode == "" {
-		e.Mode = f.progress
-	}
-	var err error
-	if e.CacheFrom, err = buildctl.ParseImportCache(f.cacheFrom); err != nil {
-		return nil, usageError(fmt.Errorf("--cache-from: %w", err))
-	}
-	if e.CacheTo, err = buildctl.ParseExportCache(f.cacheTo); err != nil {
-		return nil, usageError(fmt.Errorf("--cache-to: %w", err))
+		Addr: f.builder, Insecure: f.registry.insecure, Options: o,
+		Stdout: a.console, Progress: a.stderr, Mode: f.progress,
 	}
 	if f.builder == "env" {
 		if e.Addr = os.Getenv("BUILDKIT_HOST"); e.Addr == "" {
 			return nil, usageError(errors.New("--builder env: BUILDKIT_HOST is not set"))
 		}
 	}
-	if e.Client, err = f.clientOptions(e.Addr); err != nil {
-		return nil, usageError(err)
+	var err error
+	if dir := os.Getenv("BUILDKIT_TLS_DIR"); dir != "" && f.builder != "auto" {
+		if e.Client, err = readCertificates(dir, e.Addr); err != nil {
+			return nil, usageError(err)
+		}
 	}
 	return builder{e, f.builder == "auto", a.cacheDir}, nil
 }
 
-// clientOptions returns the TLS settings for the daemon at addr. The flags are those of buildctl.
-func (f *buildFlags) clientOptions(addr string) ([]client.ClientOpt, error) {
-	t := f.tls
-	if t.dir != "" {
-		if t.caCert+t.cert+t.key != "" {
-			return nil, errors.New("--tlsdir can't be combined with --tlscacert, --tlscert or --tlskey")
+// readCertificates returns the options for TLS with the daemon at addr. The files in dir have the names of buildctl's
+// --tlsdir.
+func readCertificates(dir, addr string) ([]client.ClientOpt, error) {
+	var files []string
+	for _, names := range [][]string{{"ca.pem", "ca.crt"}, {"cert.pem", "tls.crt"}, {"key.pem", "tls.key"}} {
+		i := slices.IndexFunc(names, func(name string) bool {
+			_, err := os.Stat(filepath.Join(dir, name))
+			return err == nil
+		})
+		if i < 0 {
+			return nil, fmt.Errorf("BUILDKIT_TLS_DIR=%s has neither %s nor %s", dir, names[0], names[1])
 		}
-		for file, names := range map[*string][]string{
-			&t.caCert: {"ca.pem", "ca.crt"}, &t.cert: {"cert.pem", "tls.crt"}, &t.key: {"key.pem", "tls.key"},
-		} {
-			i := slices.IndexFunc(names, func(name string) bool {
-				_, err := os.Stat(filepath.Join(t.dir, name))
-				return err == nil
-			})
-			if i < 0 {
-				return nil, fmt.Errorf("--tlsdir %s has neither %s nor %s", t.dir, names[0], names[1])
-			}
-			*file = filepath.Join(t.dir, names[i])
-		}
+		files = append(files, filepath.Join(dir, names[i]))
 	}
-	if (t.cert == "") != (t.key == "") {
-		return nil, errors.New("--tlscert and --tlskey go together")
+	host := ""
+	if u, err := url.Parse(addr); err == nil {
+		host = u.Hostname()
 	}
-	var out []client.ClientOpt
-	if t.caCert != "" {
-		name := t.serverName
-		if u, err := url.Parse(addr); name == "" && err == nil {
-			name = u.Hostname()
-		}
-		out = append(out, client.WithServerConfig(name, t.caCert))
-	}
-	if t.cert != "" {
-		out = append(out, client.WithCredentials(t.cert, t.key))
-	}
-	return out, nil
+	return []client.ClientOpt{client.WithServerConfig(host, files[0]), client.WithCredentials(files[1], files[2])}, nil
 }
 
 func platformNames(b *slim.Built) (names []string) {

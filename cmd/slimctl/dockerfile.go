@@ -49,7 +49,6 @@ It prints the directory on standard output.`,
 	}
 	f.addLock(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", "", "directory to write")
-	cmd.Flags().BoolVar(&o.Whiteouts, "whiteouts", false, "remove by whiteout files: lazy, and right only for pushes and archives")
 	cmd.Flags().StringVar(&o.Base, "from", "", "registry reference of the base for FROM (default: --base's)")
 	return cmd
 }

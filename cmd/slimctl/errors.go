@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -16,6 +15,7 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/rawname"
 	"github.com/slimctl/slimctl/slim"
 )
 
@@ -63,7 +63,7 @@ func reportError(w io.Writer, cmd *cobra.Command, err error) int {
 // in a file name can't forge a message.
 func writeError(w io.Writer, text string) {
 	for i, line := range strings.Split(text, "\n") {
-		if line = printable(line); i == 0 {
+		if line = rawname.Line(line); i == 0 {
 			line = "slimctl: error: " + line
 		} else if strings.HasPrefix(line, "slimctl:") {
 			line = "  " + line
@@ -87,7 +87,7 @@ func classifyError(cmd *cobra.Command, err error) (code int, hint string) {
 		}
 		return exitUsage, "see `" + cmd.CommandPath() + " --help`"
 	case errors.As(err, new(profile.Errors)):
-		return exitUsage, "`slimctl profile schema` prints what a profile may hold"
+		return exitUsage, "docs/profile.md lists what a profile may hold; `slimctl profile show l0` is an example"
 	case errors.As(err, &needs), errors.As(err, new(*slim.FindingsError)):
 		return exitGate, ""
 	case errors.As(err, &digest):
@@ -105,7 +105,7 @@ func classifyError(cmd *cobra.Command, err error) (code int, hint string) {
 	case is(image.ErrNotFound):
 		return exitNotFound, ""
 	case is(image.ErrCertificate):
-		return exitRegistry, "name the registry's certificate authority with --ca-file FILE, or SSL_CERT_FILE; with plain HTTP use --insecure"
+		return exitRegistry, "name the registry's certificate authority with SSL_CERT_FILE=FILE; with plain HTTP use --insecure"
 	case is(image.ErrRateLimited):
 		return exitRegistry, "wait, or log in: registries allow more to those they know"
 	case is(image.ErrRegistry), is(image.ErrUnreachable), is(image.ErrTimeout):
@@ -136,7 +136,7 @@ func isBelow(err error, dir *pflag.Flag) bool {
 func platformHint(cmd *cobra.Command, e *image.PlatformError) string {
 	have := make([]string, len(e.Have))
 	for i, p := range e.Have {
-		have[i] = printable(p.String())
+		have[i] = rawname.Line(p.String())
 	}
 	switch {
 	case cmd.Flags().Lookup("platform") == nil:
@@ -145,15 +145,4 @@ func platformHint(cmd *cobra.Command, e *image.PlatformError) string {
 		return "for these alone, pass --platform " + strings.Join(have, ",")
 	}
 	return ""
-}
-
-// printable replaces control characters that could move a terminal's cursor. Errors and plans contain paths and texts
-// of the base.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\t' || unicode.Is(unicode.Bidi_Control, r) {
-			return '\uFFFD'
-		}
-		return r
-	}, s)
 }

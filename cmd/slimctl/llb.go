@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 
-	"github.com/moby/buildkit/client/llb"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -18,7 +16,7 @@ import (
 
 func (a *app) llb() *cobra.Command {
 	f := &recipeFlags{}
-	var form, format, contextDir string
+	var form, contextDir string
 	cmd := &cobra.Command{
 		Use:   "llb",
 		Short: "Render the recipe as BuildKit LLB",
@@ -29,30 +27,24 @@ image config: DIR/linux-amd64/output has it, with annotations and time, for buil
 The form "merge" keeps the base lazy: BuildKit fetches none of its layers. The form "simple"
 does file operations on the base, as a Dockerfile does: BuildKit fetches and unpacks it all. A
 profile that keeps, such as l1, has it copied out of the base in both forms.`,
-		Example: `  slimctl llb --platform linux/amd64 --format dot | dot -Tsvg > llb.svg
+		Example: `  slimctl llb --platform linux/amd64 | buildctl debug dump-llb --dot
   slimctl llb --platform linux/amd64 --context ctx > slim.pb
   buildctl build --local slimctl=ctx < slim.pb \
     --output "type=oci,dest=slim.tar,$(cat ctx/linux-amd64/output)"`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.runLLB(cmd.Context(), f, slimllb.Form(form), format, contextDir)
+			return a.runLLB(cmd.Context(), f, slimllb.Form(form), contextDir)
 		},
 	}
 	f.addLock(cmd)
 	addChoice(cmd.Flags(), &form, "form", "", string(slimllb.Merge), string(slimllb.Simple))
-	addChoice(cmd.Flags(), &format, "format", "", "pb", "json", "dot")
 	cmd.Flags().StringVar(&contextDir, "context", "", "write the local directory that the definition reads")
 	return cmd
 }
 
-func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, format, contextDir string) error {
-	write := map[string]func(io.Writer, *llb.Definition) error{
-		"pb":   slimllb.WritePB,
-		"json": slimllb.WriteJSON,
-		"dot":  slimllb.WriteDot,
-	}[format]
-	if out, ok := a.console.(*os.File); ok && format == "pb" && term.IsTerminal(int(out.Fd())) {
-		return usageError(errors.New("a definition is binary: send it to `buildctl build`, or choose --format json or dot"))
+func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, contextDir string) error {
+	if out, ok := a.console.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
+		return usageError(errors.New("a definition is binary: send it to `buildctl build`, or to `buildctl debug dump-llb`"))
 	}
 	o, err := f.options(a)
 	if err != nil {
@@ -80,5 +72,5 @@ func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, for
 	if err != nil {
 		return err
 	}
-	return write(a.stdout, def)
+	return slimllb.WritePB(a.stdout, def)
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/sandbox/bridge"
+	"github.com/slimctl/slimctl/internal/rawname"
 	"github.com/slimctl/slimctl/internal/version"
 )
 
@@ -181,7 +182,7 @@ func (a *app) serveMCP(cmd *cobra.Command, reference string, f *mcpFlags) error 
 		},
 		Idle: f.idle, Version: version.Read().Version,
 		Say: func(format string, args ...any) {
-			fmt.Fprintln(a.stderr, "slimctl: "+printable(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
+			fmt.Fprintln(a.stderr, "slimctl: "+rawname.Line(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 		},
 	}).Serve(ctx, cmd.InOrStdin(), a.stdout)
 }

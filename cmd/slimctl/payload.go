@@ -5,24 +5,23 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/build/overlays"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
-	"github.com/slimctl/slimctl/inspect/report"
+	"github.com/slimctl/slimctl/internal/rawname"
 	"github.com/slimctl/slimctl/slim"
 )
 
 func (a *app) payload() *cobra.Command {
-	return commandGroup("payload", "Manage the agent-browser runtime", a.payloadFetch(), a.payloadList(), a.payloadUpdate())
+	return commandGroup("payload", "Manage the agent-browser runtime", a.payloadFetch(), a.payloadUpdate())
 }
 
 func (a *app) payloadOptions() overlays.Options {
 	return overlays.Options{CacheDir: a.cacheDir, Log: func(format string, args ...any) {
-		fmt.Fprintln(a.stderr, printable(fmt.Sprintf(format, args...)))
+		fmt.Fprintln(a.stderr, rawname.Line(fmt.Sprintf(format, args...)))
 	}}
 }
 
@@ -56,42 +55,6 @@ writes a directory that --payload takes on a machine without npm.`,
 	}
 	cmd.Flags().StringVar(&nameOrFile, "profile", "l0", "profile: a built-in name, or a file")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "directory to write the payload to")
-	return cmd
-}
-
-func (a *app) payloadList() *cobra.Command {
-	var format string
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the agent-browser versions at hand",
-		Long: `List prints the agent-browser versions that this slimctl has a lock for, which
-names every file they may hold, and the versions that are in the cache. A profile
-may name any other version from 0.20.0 on: slimctl payload update VERSION.`,
-		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			versions, err := overlays.Versions(a.payloadOptions())
-			if err != nil {
-				return err
-			}
-			if format == report.JSON {
-				return a.printJSON(versions)
-			}
-			t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
-			fmt.Fprintln(t, "VERSION\tLOCK\tCACHED\tINTEGRITY")
-			for _, v := range versions {
-				lock, cached := "no", "no"
-				if v.Locked {
-					lock = "yes"
-				}
-				if v.Cached > 0 {
-					cached = report.Bytes(v.Cached)
-				}
-				fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", v.Version, lock, cached, printable(v.Integrity))
-			}
-			return t.Flush()
-		},
-	}
-	addFormat(cmd.Flags(), &format)
 	return cmd
 }
 

@@ -81,7 +81,7 @@ func (a *app) explain(r *slim.Resolved, what, format string) error {
 	}
 	for _, e := range out {
 		for _, s := range e.Steps {
-			if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", e.Platform, printable(s)); err != nil {
+			if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", e.Platform, rawname.Line(s)); err != nil {
 				return err
 			}
 		}
@@ -150,9 +150,9 @@ func (p plan) print(w io.Writer) error {
 	fmt.Fprintf(t, "%s: profile %s on %s, line %s (%s)\n", p.Platform, p.Profile, p.Base.Reference, p.Base.Line, p.Base.Index)
 	fmt.Fprintf(t, "\nremove %s\n", english.Plural(len(p.Remove), "path", ""))
 	for _, r := range p.Remove {
-		fmt.Fprintf(t, "  - %s\t%s\n", printable(r.Path), r.Why)
+		fmt.Fprintf(t, "  - %s\t%s\n", rawname.Line(r.Path), r.Why)
 		for _, g := range r.With {
-			fmt.Fprintf(t, "    %s\t%s\n", printable(g.Path), g.Why)
+			fmt.Fprintf(t, "    %s\t%s\n", rawname.Line(g.Path), g.Why)
 		}
 	}
 	for _, c := range p.Keep {
@@ -169,18 +169,18 @@ func (p plan) print(w io.Writer) error {
 			if f.Link != "" {
 				what = "-> " + f.Link
 			}
-			fmt.Fprintf(t, "  + %s\t%s\n", printable(f.Path), printable(what))
+			fmt.Fprintf(t, "  + %s\t%s\n", rawname.Line(f.Path), rawname.Line(what))
 		}
 	}
 	fmt.Fprintln(t, "\nset")
 	for _, line := range p.Set.Lines() {
-		fmt.Fprintf(t, "  ~ %s\n", printable(line))
+		fmt.Fprintf(t, "  ~ %s\n", rawname.Line(line))
 	}
 	if len(p.New) > 0 {
 		fmt.Fprintf(t, "\nnew upstream, removed: %d\n", len(p.New))
 	}
 	for _, g := range p.New {
-		fmt.Fprintf(t, "  ! %s\t%s\n", printable(g.Path), g.Why)
+		fmt.Fprintf(t, "  ! %s\t%s\n", rawname.Line(g.Path), g.Why)
 	}
 	fmt.Fprintln(t)
 	return t.Flush()

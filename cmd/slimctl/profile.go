@@ -3,19 +3,17 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/inspect/report"
-	"github.com/slimctl/slimctl/profiles"
 	"github.com/slimctl/slimctl/slim"
 )
 
 func (a *app) profile() *cobra.Command {
-	return commandGroup("profile", "Print and check profiles", a.profileList(), a.profileShow(), a.profileValidate(), a.profileSchema())
+	return commandGroup("profile", "Print and check profiles", a.profileList(), a.profileShow(), a.profileValidate())
 }
 
 func (a *app) profileList() *cobra.Command {
@@ -104,20 +102,4 @@ func problemList(errs profile.Errors) (out []problem) {
 		out = append(out, problem{e.Position.String(), e.Path, e.Msg, e.Hint})
 	}
 	return out
-}
-
-func (a *app) profileSchema() *cobra.Command {
-	return &cobra.Command{
-		Use:   "schema",
-		Short: "Print the JSON Schema of profiles",
-		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			schema, err := fs.ReadFile(profiles.FS, "schema.json")
-			if err != nil {
-				return err
-			}
-			_, err = a.stdout.Write(schema)
-			return err
-		},
-	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/internal/progress"
 	"github.com/slimctl/slimctl/slim"
 )
@@ -28,10 +27,8 @@ func (f *recipeFlags) addTo(cmd *cobra.Command) {
 	flags.StringSliceVar(&f.Platforms, "platform", nil, "platforms, as os/arch (default: the profile's)")
 	flags.StringVar(&f.Payload, "payload", "", "`DIR` that slimctl payload fetch wrote (default: fetched by npm)")
 	flags.StringVar(&f.Lock, "lock", "", "lock `FILE` (default: slim.lock beside the profile)")
-	flags.BoolVar(&f.AcceptUnknownLine, "accept-unknown-line", false, "accept a base of a line that the profile isn't for")
 	addChoice(flags, &f.progress, "progress", "", progress.Modes...)
 	f.registry.addTo(cmd)
-	flags.DurationVar(&f.registry.silence, "registry-timeout", image.DefaultIdleTimeout, "how long a registry may stay silent")
 }
 
 // addLock adds the flags of commands that read a lock and don't write one.

@@ -10,11 +10,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/cache"
 	"github.com/slimctl/slimctl/internal/nearest"
 	"github.com/slimctl/slimctl/internal/progress"
 	"github.com/slimctl/slimctl/internal/version"
@@ -43,6 +46,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cmd, err := root.ExecuteContextC(ctx)
 	err = cmp.Or(err, a.endProgress(), help.err)
 	if err == nil {
+		if a.cacheDir != "" && a.temporary == "" {
+			_ = cache.Prune(a.cacheDir, time.Now()) // the result stands without it
+		}
 		return exitOK
 	}
 	var status statusError
@@ -80,7 +86,7 @@ base and what of it stays; the rest is removed.
 	for group, commands := range map[string][]*cobra.Command{
 		"common": {a.build(), a.plan(), a.lock(), a.profile(), a.run(), a.mcp(), a.compose()},
 		"look":   {a.inspect(), a.diff(), a.verify(), a.why()},
-		"parts":  {a.llb(), a.dockerfile(), a.payload(), a.cache(), a.man(), a.standin(), a.version()},
+		"parts":  {a.llb(), a.dockerfile(), a.payload(), a.man(), a.standin(), a.version()},
 	} {
 		for _, c := range commands {
 			c.GroupID = group
@@ -110,12 +116,37 @@ func runGroup(cmd *cobra.Command, args []string) error {
 		return cmd.Help()
 	}
 	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+	if instead, ok := removed[strings.TrimPrefix(cmd.CommandPath()+" "+args[0], "slimctl ")]; ok {
+		return usageError(fmt.Errorf("%w: it was removed: %s", err, instead))
+	}
 	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		err = fmt.Errorf("%w: did you mean %q?", err, near[0])
 	}
 	return usageError(err)
 }
+
+// removed maps the commands and flags of earlier versions to what replaces them.
+var removed = map[string]string{
+	"cache":                 "slimctl removes what it did not use for 30 days; delete the directory to remove everything",
+	"payload list":          "a profile may name any version from 0.20.0 on; write it with `slimctl payload update VERSION`",
+	"profile schema":        "the schema is profiles/schema.json in slimctl's source, and docs/profile.md lists the keys",
+	"--accept-unknown-line": "pass --set base.acceptUnknownLine=true",
+	"--ca-file":             "set SSL_CERT_FILE=FILE",
+	"--cache-from":          "omit it: the BuildKit daemon runs nothing that a cache would save",
+	"--cache-to":            "omit it: the BuildKit daemon runs nothing that a cache would save",
+	"--compression":         "write compression in the profile, or pass --set compression=gzip",
+	"--llb-form":            "render another form with `slimctl llb --form FORM`",
+	"--registry-timeout":    "omit it: a registry may stay silent for " + image.DefaultIdleTimeout.String(),
+	"--tlscacert":           certificatesInstead,
+	"--tlscert":             certificatesInstead,
+	"--tlsdir":              certificatesInstead,
+	"--tlskey":              certificatesInstead,
+	"--tlsservername":       "connect by the name in the daemon's certificate",
+	"--whiteouts":           "omit it, or build the image with slimctl build",
+}
+
+const certificatesInstead = "set BUILDKIT_TLS_DIR=DIR to the directory with ca.pem, cert.pem and key.pem"
 
 // checkHelpArgs refuses arguments of `help` that name no command. cobra would print the root's help and succeed.
 func checkHelpArgs(help *cobra.Command, args []string) error {
@@ -158,6 +189,9 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	unknown := new(pflag.NotExistError)
 	if !errors.As(err, &unknown) {
 		return err
+	}
+	if instead, ok := removed["--"+unknown.GetSpecifiedName()]; ok {
+		return fmt.Errorf("%w: it was removed: %s", err, instead)
 	}
 	var flags []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

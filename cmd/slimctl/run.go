@@ -20,6 +20,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/internal/progress"
+	"github.com/slimctl/slimctl/internal/rawname"
 	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/slim"
 )
@@ -166,7 +167,7 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	trouble := <-unhealthy
 	ev := sb.Evidence()
 	for _, limit := range ev.NotApplied {
-		fmt.Fprintln(a.stderr, "slimctl: did not apply: "+printable(limit))
+		fmt.Fprintln(a.stderr, "slimctl: did not apply: "+rawname.Line(limit))
 	}
 	if f.settings.Audit != "" && (err == nil || len(ev.Audit) > 0) {
 		describeAudit(a.stderr, ev)
@@ -265,7 +266,7 @@ func describeAudit(w io.Writer, ev sandbox.Evidence) {
 		if l.Break != "" {
 			text = fmt.Sprintf("%s: broken: %s; before it %s", filepath.Join(ev.AuditDir, l.File), l.Break, english.Plural(l.Lines, "line holds", "lines hold"))
 		}
-		fmt.Fprintln(w, "slimctl: audit: "+printable(text))
+		fmt.Fprintln(w, "slimctl: audit: "+rawname.Line(text))
 	}
 }
 

@@ -19,8 +19,9 @@ func (a *app) standin() *cobra.Command {
 	var output string
 	var boots bool
 	cmd := &cobra.Command{
-		Use:   "standin",
-		Short: "Write a stand-in of the AIO base, to try slimctl with",
+		Use:    "standin",
+		Hidden: true, // for tests and benchmarks; users write --base standin:B
+		Short:  "Write a stand-in of the AIO base, to try slimctl with",
 		Long: `Standin writes an OCI layout that is like the AIO Sandbox: its files, services and routes, and little
 of its size. For a build --base standin:B is enough, and this command is for other tools. With
 --live the image boots. For another platform than this machine's that takes qemu-user-static with its

@@ -147,7 +147,7 @@ func printStories(w io.Writer, stories []story) error {
 }
 
 func (s story) print(b *strings.Builder) {
-	line := func(format string, args ...any) { b.WriteString(printable(fmt.Sprintf(format, args...)) + "\n") }
+	line := func(format string, args ...any) { b.WriteString(rawname.Line(fmt.Sprintf(format, args...)) + "\n") }
 	if a := s.Ledger; a != nil {
 		row := a.Rows[0]
 		line("%s: %s", s.Platform, row.Path)

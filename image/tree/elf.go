@@ -48,7 +48,7 @@ func (im *Image) readELFs() (map[Digest]*elf.File, error) {
 		x.pack.read(map[Digest]int64{x.elfs: x.elfSize}, content)
 		data, ok := content[x.elfs]
 		if !ok {
-			return nil, fmt.Errorf("layer %s: %w", im.Layers[i].Digest, errors.New("its index in the cache is damaged; run `slimctl cache prune`"))
+			return nil, fmt.Errorf("layer %s: %w", im.Layers[i].Digest, errors.New("its index in the cache is damaged; delete slimctl's cache directory"))
 		}
 		if err := json.Unmarshal(data, &out); err != nil {
 			return nil, fmt.Errorf("layer %s: %w", im.Layers[i].Digest, err)

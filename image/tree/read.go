@@ -221,7 +221,7 @@ func readContents(ctx context.Context, blob v1.Layer, wanted map[Digest]int64, i
 	for len(sizes) > 0 {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			return errors.New("it doesn't have a file of its index; run `slimctl cache prune --all`")
+			return errors.New("it doesn't have a file of its index; delete slimctl's cache directory")
 		}
 		if err != nil {
 			return err

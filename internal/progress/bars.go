@@ -1,13 +1,16 @@
 package progress
 
 import (
+	"fmt"
 	"io"
 	"sync/atomic"
 	"time"
 
-	"github.com/slimctl/slimctl/image"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // bars shows a bar for each running task. A finished bar disappears, so that an image of a hundred layers fits on a
@@ -28,7 +31,7 @@ func (b *bars) Task(name string, total int64) image.Task {
 	}
 	options := []mpb.BarOption{
 		mpb.BarRemoveOnComplete(),
-		mpb.PrependDecorators(decor.Name(clean(name), decor.WC{C: decor.DSyncWidthR | decor.DextraSpace})),
+		mpb.PrependDecorators(decor.Name(rawname.Line(name), decor.WC{C: decor.DSyncWidthR | decor.DextraSpace})),
 	}
 	var filler mpb.BarFillerBuilder = mpb.BarStyle().Lbound("[").Filler("=").Tip(">").Padding("-").Rbound("]")
 	if total > 0 {
@@ -54,6 +57,11 @@ func (b *bars) Close() error {
 		b.p.Shutdown()
 	}
 	return nil
+}
+
+// Printf writes a line above the bars.
+func (b *bars) Printf(format string, args ...any) {
+	fmt.Fprintln(b.p, rawname.Line(fmt.Sprintf(format, args...)))
 }
 
 type barTask struct {

@@ -1,98 +1,54 @@
 package progress
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// The intervals of reports on a running task.
-const (
-	lineEvery   = 5 * time.Second
-	objectEvery = 200 * time.Millisecond
-)
+// lineEvery is the interval of reports on a running task.
+const lineEvery = 5 * time.Second
 
-// event is one line of JSON, and the source of a plain line.
-type event struct {
-	Event string `json:"event"` // "start", "progress" or "done"
-	ID    int64  `json:"id"`
-	Task  string `json:"task"`
-	// Bytes is the number of bytes done, and Total of all; Total is omitted if unknown.
-	Bytes   int64   `json:"bytes"`
-	Total   int64   `json:"total,omitempty"`
-	Seconds float64 `json:"seconds"`
-	Error   string  `json:"error,omitempty"`
+// lines writes a line for each finished task, until it is closed or a write fails.
+type lines struct {
+	every time.Duration
+
+	mu     sync.Mutex
+	w      io.Writer
+	closed bool
+	err    error
 }
 
-// eventual reports tasks as events.
-type eventual struct {
-	sink
-	every   time.Duration
-	format  func(event) []byte // returns nil for an event to hide
-	ids     atomic.Int64
-	objects bool // JSON instead of words
-}
-
-func newLines(w io.Writer) Reporter {
-	return &eventual{sink: sink{w: w}, every: lineEvery, format: plainLine}
-}
-
-func newObjects(w io.Writer) Reporter {
-	return &eventual{sink: sink{w: w}, every: objectEvery, objects: true, format: func(e event) []byte {
-		b, err := json.Marshal(e)
-		if err != nil {
-			return nil
-		}
-		return b
-	}}
-}
-
-func plainLine(e event) []byte {
-	switch {
-	case e.Event == "start":
-		return nil
-	case e.Error != "":
-		return []byte(clean(fmt.Sprintf("%s: %s", e.Task, e.Error)))
-	case e.Event == "done":
-		return fmt.Appendf(nil, "%s: %s in %.1fs", clean(e.Task), size(e.Bytes), e.Seconds)
-	case e.Total > 0:
-		return fmt.Appendf(nil, "%s: %s of %s", clean(e.Task), size(e.Bytes), size(e.Total))
+// Printf writes a line.
+func (l *lines) Printf(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed && l.err == nil {
+		_, l.err = fmt.Fprintln(l.w, rawname.Line(fmt.Sprintf(format, args...)))
 	}
-	return fmt.Appendf(nil, "%s: %s", clean(e.Task), size(e.Bytes))
 }
 
-// size formats a number of bytes in powers of 1000, like registries and docker.
-func size(n int64) string {
-	f, unit := float64(n), "B"
-	for _, u := range []string{"kB", "MB", "GB"} {
-		if f < 1000 {
-			break
-		}
-		f, unit = f/1000, u
-	}
-	if unit == "B" {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", f, unit)
+// Close returns the first write error.
+func (l *lines) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	return l.err
 }
 
-func (r *eventual) Task(name string, total int64) image.Task {
+func (l *lines) Task(name string, total int64) image.Task {
 	now := time.Now()
-	t := &eventTask{r: r, id: r.ids.Add(1), name: name, total: max(total, 0), start: now, last: now}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.say("start", nil)
-	return t
+	return &lineTask{lines: l, name: name, total: total, start: now, last: now}
 }
 
-type eventTask struct {
-	r     *eventual
-	id    int64
+type lineTask struct {
+	lines *lines
 	name  string
 	total int64
 	start time.Time
@@ -103,31 +59,31 @@ type eventTask struct {
 	ended bool
 }
 
-func (t *eventTask) Add(n int64) {
+func (t *lineTask) Add(n int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.bytes += n
-	if now := time.Now(); !t.ended && now.Sub(t.last) >= t.r.every {
-		t.last = now
-		t.say("progress", nil)
+	now := time.Now()
+	if t.ended || now.Sub(t.last) < t.lines.every {
+		return
 	}
+	t.last = now
+	of := ""
+	if t.total > 0 {
+		of = " of " + humanize.Bytes(uint64(t.total))
+	}
+	t.lines.Printf("%s: %s%s", t.name, humanize.Bytes(uint64(max(0, t.bytes))), of)
 }
 
-func (t *eventTask) Done(err error) {
+func (t *lineTask) Done(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.ended {
-		t.ended = true
-		t.say("done", err)
+	switch {
+	case t.ended:
+	case err != nil:
+		t.lines.Printf("%s: %v", t.name, err)
+	default:
+		t.lines.Printf("%s: %s in %.1fs", t.name, humanize.Bytes(uint64(max(0, t.bytes))), time.Since(t.start).Seconds())
 	}
-}
-
-func (t *eventTask) say(what string, err error) {
-	e := event{Event: what, ID: t.id, Task: t.name, Bytes: t.bytes, Total: t.total, Seconds: time.Since(t.start).Seconds()}
-	if err != nil {
-		e.Error = err.Error()
-	}
-	if b := t.r.format(e); b != nil {
-		t.r.line(b)
-	}
+	t.ended = true
 }

@@ -1,5 +1,4 @@
-// Package progress reports long work on standard error: as bars on a terminal, as lines elsewhere, as JSON for
-// programs.
+// Package progress reports long work on standard error: as bars on a terminal, as lines elsewhere.
 package progress
 
 import (
@@ -7,10 +6,10 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
+
+	"golang.org/x/term"
 
 	"github.com/slimctl/slimctl/image"
-	"golang.org/x/term"
 )
 
 // The modes of reporting.
@@ -18,12 +17,11 @@ const (
 	Auto  = "auto"  // tty on a terminal, plain elsewhere
 	TTY   = "tty"   // bars
 	Plain = "plain" // a line at the end of a task, and sometimes before
-	JSON  = "json"  // one object per line
 	Quiet = "quiet" // nothing
 )
 
 // Modes lists the modes in the order of help texts.
-var Modes = []string{Auto, TTY, Plain, JSON, Quiet}
+var Modes = []string{Auto, TTY, Plain, Quiet}
 
 // Reporter is an image.Progress that writes. It is safe for concurrent use.
 type Reporter interface {
@@ -37,64 +35,21 @@ type Reporter interface {
 // New returns a reporter that writes to w. Auto selects bars if w is a terminal that can move its cursor (TERM is not
 // "dumb"). No mode writes colours, so NO_COLOR has no effect.
 func New(mode string, w io.Writer) (Reporter, error) {
+	if f, ok := w.(*os.File); mode == Auto && ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
+		mode = TTY
+	}
 	switch mode {
-	case Auto, "":
-		if isTerminal(w) && os.Getenv("TERM") != "dumb" {
-			return newBars(w), nil
-		}
-		return newLines(w), nil
 	case TTY:
 		return newBars(w), nil
-	case Plain:
-		return newLines(w), nil
-	case JSON:
-		return newObjects(w), nil
+	case Auto, Plain:
+		return &lines{w: w, every: lineEvery}, nil
 	case Quiet:
 		return quiet{image.NoProgress}, nil
 	}
 	return nil, fmt.Errorf("unknown progress mode %q: one of %s", mode, strings.Join(Modes, ", "))
 }
 
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
 type quiet struct{ image.Progress }
 
-func (quiet) Close() error { return nil }
-
-// sink writes whole lines until it is closed.
-type sink struct {
-	mu     sync.Mutex
-	w      io.Writer
-	closed bool
-	err    error
-}
-
-func (s *sink) line(text []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.err != nil {
-		return
-	}
-	_, s.err = s.w.Write(append(text, '\n'))
-}
-
-// Close returns the first write error.
-func (s *sink) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	return s.err
-}
-
-// clean replaces control characters and line breaks, which would change the display.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || (r >= 0x7f && r < 0xa0) {
-			return ' '
-		}
-		return r
-	}, s)
-}
+func (quiet) Printf(string, ...any) {}
+func (quiet) Close() error          { return nil }

@@ -2,7 +2,6 @@ package progress
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -43,18 +42,18 @@ func reporter(t *testing.T, mode string) (Reporter, *buffer) {
 }
 
 func TestModes(t *testing.T) {
-	if _, err := New("fancy", &buffer{}); err == nil || !strings.Contains(err.Error(), "auto, tty, plain, json, quiet") {
+	if _, err := New("fancy", &buffer{}); err == nil || !strings.Contains(err.Error(), "auto, tty, plain, quiet") {
 		t.Errorf("got %v", err)
 	}
 	t.Setenv("TERM", "xterm")
-	if r, _ := New(Auto, &buffer{}); fmt.Sprintf("%T", r) != "*progress.eventual" {
+	if r, _ := New(Auto, &buffer{}); fmt.Sprintf("%T", r) != "*progress.lines" {
 		t.Errorf("auto without a terminal is %T", r)
 	}
 }
 
 func TestPlain(t *testing.T) {
 	r, out := reporter(t, Plain)
-	r.(*eventual).every = time.Hour
+	r.(*lines).every = time.Hour
 	a := r.Task("layer abc", 2_500_000)
 	a.Add(2_500_000)
 	a.Done(nil)
@@ -65,7 +64,7 @@ func TestPlain(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Task("late", 1).Done(nil)
-	want := regexp.MustCompile(`^layer abc: 2\.5 MB in \d+\.\ds\npush \[31m def: no space left\n$`)
+	want := regexp.MustCompile(`^layer abc: 2\.5 MB in \d+\.\ds\npush\\x1b\[31m def: no space\\nleft\n$`)
 	if got := out.String(); !want.MatchString(got) {
 		t.Errorf("got %q, want %s", got, want)
 	}
@@ -73,36 +72,12 @@ func TestPlain(t *testing.T) {
 
 func TestPlainSpeaksNowAndThen(t *testing.T) {
 	r, out := reporter(t, Plain)
-	r.(*eventual).every = time.Millisecond
+	r.(*lines).every = time.Millisecond
 	k := r.Task("layer abc", 2000)
 	time.Sleep(2 * time.Millisecond)
 	k.Add(1500)
 	if got := out.String(); got != "layer abc: 1.5 kB of 2.0 kB\n" {
 		t.Errorf("got %q", got)
-	}
-}
-
-func TestJSON(t *testing.T) {
-	r, out := reporter(t, JSON)
-	r.(*eventual).every = time.Hour
-	k := r.Task("layer \"x\"\n", 100)
-	k.Add(60)
-	k.Add(-60)
-	k.Add(100)
-	k.Done(errors.New("bad"))
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-	if len(lines) != 2 {
-		t.Fatalf("%q", lines)
-	}
-	var e event
-	if err := json.Unmarshal([]byte(lines[1]), &e); err != nil {
-		t.Fatal(err)
-	}
-	if e.Event != "done" || e.Bytes != 100 || e.Total != 100 || e.Error != "bad" || e.ID != 1 || e.Task != "layer \"x\"\n" {
-		t.Errorf("%+v", e)
 	}
 }
 
@@ -171,7 +146,7 @@ type broken struct{}
 func (broken) Write([]byte) (int, error) { return 0, errors.New("gone") }
 
 func TestCloseTellsWriteErrors(t *testing.T) {
-	r, err := New(JSON, broken{})
+	r, err := New(Plain, broken{})
 	if err != nil {
 		t.Fatal(err)
 	}
