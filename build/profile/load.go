@@ -45,7 +45,7 @@ func (l Loader) Load(nameOrFile string) (*Profile, error) {
 	return chain.merge()
 }
 
-// List returns the embedded profiles, sorted by name.
+// List returns the embedded profiles that have a description, sorted by name.
 func (l Loader) List() ([]Summary, error) {
 	var out []Summary
 	for _, name := range l.names() {
@@ -56,6 +56,9 @@ func (l Loader) List() ([]Summary, error) {
 		one := readLink(src, name, data, nil)
 		if len(one.errs) > 0 {
 			return nil, one.errs
+		}
+		if one.profile.Description == "" { // it is for others to extend
+			continue
 		}
 		out = append(out, Summary{one.profile.Name, one.profile.Description, one.profile.Extends})
 	}

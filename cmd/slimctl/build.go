@@ -40,19 +40,13 @@ func (a *app) build() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build the slim image",
-		Long: `Build resolves the profile against the base and builds the image, for all platforms at once.
+		Long: `Build resolves the profile against the base and builds the image for all platforms. It
+prints the image reference with its digest on stdout, and progress on stderr. It needs no
+daemon, and downloads no layer of a base in the registry that it pushes to.
 
-It prints one line on standard output, the image's reference with its digest, and what was done on
-standard error. No daemon is
-needed, and the base is neither unpacked nor, when it lies in the registry that is pushed
-to, transferred. With --builder a BuildKit daemon does it; the digest is the same.
-
-Before a tag moves or an output appears the image is verified, as by slimctl verify. A finding of
-severity error ends the build with exit status 3 and changes nothing. With a lock, base layers that slimctl never read stay unread, and what they hold unchecked. A lock
-beside the profile is used; a stale one is an error.
-
-Credentials for registries are those of docker login, crane auth login and podman login. The
-certificates trusted are the system's, SSL_CERT_FILE's and --ca-file's; no certs.d is read.`,
+Build verifies the image before it writes an output or moves a tag. A finding of severity
+error ends it with exit status 3 and changes nothing. It does not check base layers that it
+never read, which a lock allows.`,
 		Example: `  slimctl build --profile l0 --base standin:B --output type=oci,dest=out
   slimctl build --profile l0 -t registry.example/team/slim:1 --push
   slimctl build --profile ./my.yaml --platform linux/arm64 \
@@ -62,15 +56,15 @@ certificates trusted are the system's, SSL_CERT_FILE's and --ca-file's; no certs
 	}
 	f.addLock(cmd)
 	flags := cmd.Flags()
-	flags.StringArrayVarP(&f.tags, "tag", "t", nil, "name of the image, as HOST/REPO:TAG (repeatable)")
+	flags.StringArrayVarP(&f.tags, "tag", "t", nil, "`NAME` of the image, as HOST/REPO:TAG (repeatable)")
 	flags.BoolVar(&f.push, "push", false, "push to every --tag")
 	flags.BoolVar(&f.load, "load", false, "load into Docker; one platform only")
-	flags.StringArrayVarP(&f.outputs, "output", "o", nil, "type=oci, oci-archive or docker-archive,dest=PATH (repeatable)")
-	flags.StringVar(&f.builder, "builder", "", "BuildKit daemon: address, env (BUILDKIT_HOST), or auto to start one")
+	flags.StringArrayVarP(&f.outputs, "output", "o", nil, "`SPEC`: type=oci|oci-archive|docker-archive,dest=PATH")
+	flags.StringVar(&f.builder, "builder", "", "BuildKit daemon at `ADDRESS`, env (BUILDKIT_HOST), or auto")
 	flags.BoolVar(&f.verify, "verify", true, "verify the image before publishing it")
-	flags.StringVar(&f.metadata, "metadata-file", "", "write what was built to this file, as JSON")
-	flags.StringArrayVar(&f.labels, "label", nil, "set a label, as key=value (repeatable)")
-	flags.StringArrayVar(&f.annotations, "annotation", nil, "set an annotation: [index:|manifest:]key=value (default: both)")
+	flags.StringVar(&f.metadata, "metadata-file", "", "`FILE` to describe the image in, as JSON")
+	flags.StringArrayVar(&f.labels, "label", nil, "set the label `KEY=VALUE` (repeatable)")
+	flags.StringArrayVar(&f.annotations, "annotation", nil, "set the annotation [index:|manifest:]`KEY=VALUE`")
 	return cmd
 }
 

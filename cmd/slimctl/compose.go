@@ -29,11 +29,11 @@ func (a *app) compose() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compose IMAGE",
 		Short: "Write a Compose file or a Kubernetes manifest",
-		Long: `Compose writes how to run a built image as a service, closed as slimctl runs it itself: a
-read-only root, no capability but the few that are needed, limits on memory, processor and
-processes, the port on loopback. The file holds no key: it names the variable or the
-Secret that does. With --output a page for the person who receives the file is written beside it,
-as NAME.README.md.`,
+		Long: `Compose writes a file that runs a built image as a service, as closed as slimctl run. The
+service has a read-only root, few capabilities, limits on memory, processor and processes,
+and its port on loopback. The file holds no key, only the variable or Secret with the key.
+
+With --output it also writes NAME.README.md, a page for the person who receives the file.`,
 		Example: `  slimctl compose registry.example/slim@sha256:… --output docker-compose.yml
   slimctl compose registry.example/slim:1 --resolve-image-digests \
     --format kubernetes --rootless | kubectl apply -f -`,
@@ -106,7 +106,7 @@ as NAME.README.md.`,
 	f.BoolVar(&resolve, "resolve-image-digests", false, "ask the registry for the image's digest, and pin it")
 	f.StringVar(&s.Name, "name", "browser", "name of the service and of all objects")
 	f.StringVarP(&s.Namespace, "namespace", "n", "", "Kubernetes namespace (default: the one that kubectl has)")
-	f.StringVarP(&publish, "port", "p", "127.0.0.1:8080", "with compose: loopback `ADDRESS:PORT` to serve at")
+	f.StringVarP(&publish, "port", "p", "127.0.0.1:8080", "loopback `ADDRESS:PORT` to serve at, with compose")
 	f.StringVar(&policyFile, "policy", "", "`FILE` with the browser-shell policy, in the place of the image's own")
 	f.StringArrayVarP(&env, "env", "e", nil, "set NAME=VALUE, or write NAME's value now (repeatable)")
 	f.StringVarP(&memory, "memory", "m", "1024m", "memory limit, in bytes or with k, m or g")

@@ -38,22 +38,20 @@ func (a *app) diff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff BASE SLIM [-- PATH...]",
 		Short: "Compare two images: files, config, surface, sizes",
-		Long: `Diff compares two images platform by platform: the files of the merged trees, the config, the
-surface (what inspect prints) and the sizes. For their forms see slimctl help
-images. Nothing is unpacked; a layer that both have is the same and is not
-compared, and any other layer is read once and remembered by its digest.
+		Long: `Diff compares two images platform by platform: files, config, surface and sizes. It unpacks
+nothing. A layer that both images have is not compared, and any other is read once.
 
-Paths name files and directories with all that is below, and may be globs with * ? [a-z] {a,b}
-and **; a path that matches nothing in either image is an error.
+PATH selects files, and directories with their content. It may be a glob with * ? [a-z]
+{a,b} and **. A path that matches nothing in either image is an error.
 
 Marks of files:
   +  only in SLIM      -  only in BASE
   M  other content or link target      T  another type
   U  only other mode, owner, extended attributes (--times: modification time)
 
-Exit status with --exit-code, as of diff(1): 0 when the images are the same, 1 when they differ
-or one lacks a platform, 2 when there is trouble. With paths only their files count. How files
-are cut into layers does not count, nor do names, digests and times.`,
+With --exit-code the status is 0 if the images are the same, 1 if they differ or one lacks a
+platform, and 2 after an error. With paths only their files count. Layers, names, digests
+and times do not count. See slimctl help images for the forms of BASE and SLIM.`,
 		Example: `  slimctl diff standin:B oci:out
   slimctl diff --profile l0 --format html -o diff.html standin:B oci:out
   slimctl diff --profile l0 --format markdown --link "$REPORT_URL" base:1 slim:1

@@ -17,9 +17,9 @@ func (a *app) dockerfile() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dockerfile",
 		Short: "Render the recipe as a Dockerfile with its whole context",
-		Long: `Dockerfile writes a directory that ` + "`docker buildx bake`" + ` can build: Dockerfile, an archive
-for each overlay, .dockerignore and docker-bake.hcl. A base in an OCI layout becomes a context of the build.
-It prints the directory on standard output.`,
+		Long: `Dockerfile writes a directory that ` + "`" + `docker buildx bake` + "`" + ` can build. It holds a Dockerfile, an
+archive for each overlay, .dockerignore and docker-bake.hcl. A base in an OCI layout becomes
+a named context of the build. The command prints the directory on stdout.`,
 		Example: `  slimctl dockerfile -o ctx
   cd ctx && docker buildx bake --push --set '*.tags=registry.example/slim:1'`,
 		Args: noArgs,

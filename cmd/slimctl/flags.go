@@ -77,7 +77,7 @@ func addRuntime(flags *pflag.FlagSet, value *string, usage string) {
 
 // addProfile adds --profile and the flags that change the profile: --set and --allow-host.
 func addProfile(flags *pflag.FlagSet, profile *string, set *[]string) {
-	flags.StringVar(profile, "profile", "l0", "profile: a built-in name, or a file")
+	flags.StringVar(profile, "profile", "l0", "built-in profile `NAME`, or a file")
 	addSetFlags(flags, set)
 }
 
@@ -93,14 +93,14 @@ func addSetFlags(flags *pflag.FlagSet, set *[]string) {
 	flags.Var(setFlag(func(s string) error {
 		*set = append(*set, s)
 		return nil
-	}), "set", "set a key of the profile, such as `KEY.KEY=VALUE`")
+	}), "set", "set a key of the profile: `KEY.KEY=VALUE`")
 	var hosts []string
 	flags.Var(setFlag(func(s string) error {
 		hosts = append(hosts, s)
 		list, err := json.Marshal(hosts)
 		*set = append(*set, "policy.allowHosts="+string(list))
 		return err
-	}), "allow-host", "allow only this `HOST`: example.com or '*.example.com' (repeatable)")
+	}), "allow-host", "allow only this `HOST`, such as '*.example.com' (repeatable)")
 }
 
 // printJSON writes v to standard output as indented JSON.

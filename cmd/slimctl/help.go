@@ -1,15 +1,20 @@
 package main
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
+
+func init() { cobra.AddTemplateFunc("flagSections", flagSections) }
 
 // helpWidth is the maximum width of a line of help, in columns.
 const helpWidth = 80
 
-const imagesTopic = `Every command that takes an image takes it in one of these forms:
+const imagesTopic = `Every command takes an image in one of these forms:
 
   HOST/REPO:TAG              an image in a registry
   HOST/REPO@sha256:…         the same, by its digest
@@ -23,13 +28,14 @@ const imagesTopic = `Every command that takes an image takes it in one of these 
 DIR and FILE are paths. A stand-in needs no registry: it has the base's layout of
 line A, B or C, and little of its content.
 
---base names the base of a build in one of these forms; the profile names it
-otherwise. --platform takes os/arch, such as linux/arm64, and may be repeated or
-hold a list with commas. A build is for all platforms of the profile, and a
-reading command reads all that the image has, unless --platform says less.
+--base names the base of a build in one of these forms. Without it the profile
+names the base. --platform takes os/arch, such as linux/arm64, and may be repeated
+or hold a list with commas. Without it a build is for all platforms of the
+profile, and other commands read all platforms of the image.
 
 Log in to a registry with docker login, crane auth login or podman login:
-slimctl reads the same files. --insecure allows plain HTTP to any registry.`
+slimctl reads the same files. It trusts the system's certificates and those in
+SSL_CERT_FILE. --insecure allows plain HTTP to any registry.`
 
 // helpTopic returns a command that only prints text.
 func helpTopic(name, short, text string) *cobra.Command {
@@ -39,14 +45,48 @@ func helpTopic(name, short, text string) *cobra.Command {
 // fitHelp wraps the help of cmd and every command below it to helpWidth.
 func fitHelp(cmd *cobra.Command) {
 	cmd.Long = reflow(cmd.Long, helpWidth)
-	usage := cmd.UsageTemplate()
-	for _, flags := range []string{".LocalFlags", ".InheritedFlags"} {
-		usage = strings.ReplaceAll(usage, flags+".FlagUsages ", "("+flags+".FlagUsagesWrapped 80) ")
+	if !cmd.HasParent() { // the others inherit it
+		head, rest, _ := strings.Cut(cmd.UsageTemplate(), "{{if .HasAvailableLocalFlags}}")
+		_, tail, _ := strings.Cut(rest, "{{if .HasHelpSubCommands}}")
+		cmd.SetUsageTemplate(head + "{{flagSections .}}{{if .HasHelpSubCommands}}" + tail)
 	}
-	cmd.SetUsageTemplate(usage)
 	for _, c := range cmd.Commands() {
 		fitHelp(c)
 	}
+}
+
+// sections holds the flags that are not for every day, by the headings of a command's help.
+var sections = []struct{ heading, flags string }{
+	{"Profile and lock", "set payload lock locked no-lock"},
+	{"Image and checks", "label annotation metadata-file verify"},
+	{"Limits and rights", "cap-add cpus memory pids-limit read-only shm-size strict tmpfs user"},
+	{"Network", "outgoing-proxy outgoing-proxy-file insecure builder"},
+	{"Display and cache", "all color progress cache-dir help"},
+}
+
+// flagSections returns the help on the flags of cmd, with those for every day first.
+func flagSections(cmd *cobra.Command) string {
+	sets := make([]*pflag.FlagSet, len(sections)+1)
+	for i := range sets {
+		sets[i] = pflag.NewFlagSet("", pflag.ContinueOnError)
+	}
+	add := func(f *pflag.Flag) {
+		i := slices.IndexFunc(sections, func(s struct{ heading, flags string }) bool { return slices.Contains(strings.Fields(s.flags), f.Name) })
+		sets[i+1].AddFlag(f)
+	}
+	cmd.LocalFlags().VisitAll(add)
+	cmd.InheritedFlags().VisitAll(add)
+	var b strings.Builder
+	for i, set := range sets {
+		heading := "Flags"
+		if i > 0 {
+			heading = sections[i-1].heading
+		}
+		if set.HasAvailableFlags() {
+			fmt.Fprintf(&b, "\n\n%s:\n%s", heading, strings.TrimRight(set.FlagUsagesWrapped(helpWidth), "\n"))
+		}
+	}
+	return b.String()
 }
 
 // reflow wraps text to width. Lines that begin with a space, such as a table's, stay unchanged.

@@ -51,6 +51,28 @@ func helpOf(t *testing.T, c *cobra.Command) string {
 // verb is what a Short begins with.
 var verb = regexp.MustCompile(`^(Build|Check|Compare|Explain|Fetch|List|Manage|Pin|Print|Remove|Render|Run|Serve|Show|Turn|Write) `)
 
+var (
+	badStart    = regexp.MustCompile(`(?i)^(of|what|with|who|then|where) `)
+	endOfPhrase = regexp.MustCompile(`[.;](\s+|$)`)
+)
+
+// findBadSentences returns what STYLE.md refuses in a help text: sentences that are long or begin without a subject. Lines that
+// begin with a space are tables.
+func findBadSentences(text string) (bad []string) {
+	for paragraph := range strings.SplitSeq(text, "\n\n") {
+		words := slices.DeleteFunc(strings.Split(paragraph, "\n"), func(line string) bool { return strings.HasPrefix(line, " ") })
+		for _, sentence := range endOfPhrase.Split(strings.Join(words, " "), -1) {
+			if n := len(strings.Fields(sentence)); n > 25 {
+				bad = append(bad, fmt.Sprintf("%d words, want at most 25: %s", n, sentence))
+			}
+			if badStart.MatchString(sentence) && !strings.HasPrefix(sentence, "With --") {
+				bad = append(bad, "begins with Of, What or With: "+sentence)
+			}
+		}
+	}
+	return bad
+}
+
 // TestHelpText holds what STYLE.md promises a reader of --help.
 func TestHelpText(t *testing.T) {
 	for _, c := range everyCommand(t) {
@@ -65,7 +87,13 @@ func TestHelpText(t *testing.T) {
 			if n := utf8.RuneCountInString(strings.ReplaceAll(f.Usage, "`", "")); n > 70 {
 				t.Errorf("%s --%s: the text has %d characters, want at most 70: %s", path, f.Name, n, f.Usage)
 			}
+			if badStart.MatchString(f.Usage) {
+				t.Errorf("%s --%s begins with Of, What or With: %s", path, f.Name, f.Usage)
+			}
 		})
+		for _, bad := range findBadSentences(c.Long) {
+			t.Errorf("%s: %s", path, bad)
+		}
 		for line := range strings.Lines(helpOf(t, c)) {
 			if line = strings.TrimRight(line, "\n"); utf8.RuneCountInString(line) > helpWidth {
 				t.Errorf("%s --help: more than %d columns: %s", path, helpWidth, line)

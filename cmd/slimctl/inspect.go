@@ -25,7 +25,7 @@ type imageFlags struct {
 
 func (f *imageFlags) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.platforms, "platform", nil, "platforms, as os/arch (default: all that the image has)")
+	flags.StringSliceVar(&f.platforms, "platform", nil, "platforms as `OS/ARCH` (default: all of the image)")
 	addChoice(flags, &f.progress, "progress", "", progress.Modes...)
 	f.registry.addTo(cmd)
 }
@@ -47,7 +47,7 @@ type reportFlags struct {
 func (f *reportFlags) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	addChoice(flags, &f.format, "format", "", report.Text, report.JSON, report.Markdown, report.HTML)
-	flags.StringVarP(&f.file, "output", "o", "", "write to this `FILE` instead of standard output")
+	flags.StringVarP(&f.file, "output", "o", "", "`FILE` to write instead of stdout")
 	addChoice(flags, &f.color, "color", "colour the text: auto (unless NO_COLOR is set), always or never", "auto", "always", "never")
 }
 
@@ -96,11 +96,11 @@ func (a *app) inspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE",
 		Short: "Print what an image exposes, and where its bytes are",
-		Long: `Inspect reads an image and prints its surface: what it runs, what answers from outside and what
-that leads to, which variables change it, who may become root, which packages it has and where
-its bytes are. For the forms of IMAGE see
-slimctl help images. Nothing is
-unpacked and nothing run; each layer is read once and remembered by its digest.`,
+		Long: `Inspect prints the surface of an image: programs, routes, listeners, variables, users who
+can become root, packages and sizes. It unpacks nothing and starts nothing. It reads each
+layer once and remembers the result by the layer's digest.
+
+See slimctl help images for the forms of IMAGE.`,
 		Example: `  slimctl inspect standin:B
   slimctl inspect --format html -o surface.html oci:out
   slimctl inspect --format json oci:out | jq '.platforms[0].programs[].name'`,

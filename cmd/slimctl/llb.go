@@ -20,13 +20,13 @@ func (a *app) llb() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "llb",
 		Short: "Render the recipe as BuildKit LLB",
-		Long: `LLB prints the definition for one platform, for ` + "`buildctl build`" + `. The trees it lays come from
-a directory that --context writes, given to buildctl as --local slimctl=DIR. A definition has no
-image config: DIR/linux-amd64/output has it, with annotations and time, for buildctl's --output.
+		Long: `LLB prints the definition for one platform, for ` + "`" + `buildctl build` + "`" + `. The definition reads the
+directory that --context writes: give it to buildctl as --local slimctl=DIR. The image
+config, annotations and time are in DIR/linux-amd64/output, for buildctl's --output.
 
 The form "merge" keeps the base lazy: BuildKit fetches none of its layers. The form "simple"
-does file operations on the base, as a Dockerfile does: BuildKit fetches and unpacks it all. A
-profile that keeps, such as l1, has it copied out of the base in both forms.`,
+applies file operations to the base, as a Dockerfile does: BuildKit fetches and unpacks it.
+For profiles with keep, such as l1, both forms copy the kept files from the base.`,
 		Example: `  slimctl llb --platform linux/amd64 | buildctl debug dump-llb --dot
   slimctl llb --platform linux/amd64 --context ctx > slim.pb
   buildctl build --local slimctl=ctx < slim.pb \

@@ -18,14 +18,14 @@ func (a *app) lock() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lock",
 		Short: "Pin the base and all that resolving found in it",
-		Long: `Lock resolves the profile and writes slim.lock beside it: the base's digests, its line, the
-paths that the removals came to, the metadata of the directories they lie in, and the
-payload's integrity. With it a build reads no base layer, and gives the same image always.
-A build believes a lock as it believes the profile: keep both in the same place.
+		Long: `Lock resolves the profile and writes slim.lock beside it. The lock pins the base's digests
+and line, the removed paths, their directories' metadata, and the payload's integrity.
 
-It prints the lock's path on standard output, and on standard error one line for each file,
-variable or MCP server of the base that goes and that neither the profile nor the lock
-before knows, up to 200: "new upstream, removed: PATH (why)".`,
+A build with a lock reads no base layer and always gives the same image. It trusts a
+lock as it trusts the profile, so keep both in the same place.
+
+Lock prints the lock's path on stdout. On stderr it lists new files, variables and MCP
+servers of the base that the image lacks, up to 200: "new upstream, removed: PATH (why)".`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := f.options(a)

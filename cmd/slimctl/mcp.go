@@ -46,15 +46,13 @@ func (a *app) mcp() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcp IMAGE",
 		Short: "Serve the tool of an image to an MCP client, on stdio",
-		Long: `Mcp is what the configuration of an MCP client starts: it answers MCP on
-standard input and output. The first call of the tool boots IMAGE in a closed
-container, as slimctl run does, and the end of input ends it. No port is opened
-and no key is needed.
+		Long: `Mcp serves the tool of an image to an MCP client on stdin and stdout. Name it in the
+client's configuration. The first call boots IMAGE in a closed container, as slimctl run
+does, and the end of stdin ends it. Mcp opens no port and needs no key.
 
-Evidence, screenshots and audit are in --artifacts, by default
-~/.local/state/slimctl/mcp, in a directory for each container; what a call adds
-is there before its answer. A container without calls ends after
---idle-timeout, and the next call boots another.`,
+--artifacts holds evidence, screenshots and audit, in a directory for each container. The
+default is ~/.local/state/slimctl/mcp. A call's files are there before its answer. A
+container without calls ends after --idle-timeout, and the next call boots another.`,
 		Example: `  # In the configuration of Claude, Cursor or VS Code, as "browser":
   #   {"command": "slimctl", "args": ["mcp", "ghcr.io/you/browser-shell:l0"]}
   slimctl mcp ghcr.io/you/browser-shell:l0

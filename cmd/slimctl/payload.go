@@ -30,9 +30,9 @@ func (a *app) payloadFetch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fetch",
 		Short: "Fetch a profile's agent-browser by npm",
-		Long: `Fetch has npm fetch the agent-browser version that a profile names, checks it
-against the profile's integrity and keeps it in the cache. With --output it also
-writes a directory that --payload takes on a machine without npm.`,
+		Long: `Fetch has npm fetch the agent-browser version that a profile names. It checks the integrity
+that the profile pins, and keeps the payload in the cache. With --output it also writes a
+directory for --payload on a machine without npm.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := slim.LoadProfile(nameOrFile, nil)
@@ -63,10 +63,9 @@ func (a *app) payloadUpdate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "update VERSION",
 		Short: "Write an agent-browser version into a profile file",
-		Long: `Update writes a version of agent-browser and its integrity into a profile file,
-and changes nothing else in it. The integrity comes from slimctl's own lock, or
-from the registry that npm uses. Run slimctl lock afterwards, and look at what
-changed with slimctl diff.`,
+		Long: `Update writes a version of agent-browser and its integrity into a profile file, and changes
+nothing else in it. The integrity comes from slimctl's own lock, or from npm's registry.
+Run slimctl lock afterwards, and look at the changes with slimctl diff.`,
 		Example: `  slimctl payload update 0.41.2 --profile my.yaml
   slimctl lock --profile my.yaml`,
 		Args: oneArg("a version"),

@@ -21,8 +21,8 @@ func (a *app) plan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Print what a build would add, remove and set, and why",
-		Long: `Plan resolves the profile against the base as build does, and prints the steps instead of taking
-them. Use it to see what a change of the profile does before you build.`,
+		Long: `Plan resolves the profile against the base as build does, and prints the steps instead of
+taking them. Use it to see what a change of the profile does before you build.`,
 		Example: `  slimctl plan --base standin:B
   slimctl plan --profile ./my.yaml --format json
   slimctl plan --profile l1 --explain /usr/bin/openbox`,

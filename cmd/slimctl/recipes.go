@@ -23,9 +23,9 @@ type recipeFlags struct {
 func (f *recipeFlags) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	addProfile(flags, &f.Profile, &f.Set)
-	flags.StringVar(&f.Base, "base", "", "base `IMAGE`, see slimctl help images (default: the profile's)")
-	flags.StringSliceVar(&f.Platforms, "platform", nil, "platforms, as os/arch (default: the profile's)")
-	flags.StringVar(&f.Payload, "payload", "", "`DIR` that slimctl payload fetch wrote (default: fetched by npm)")
+	flags.StringVar(&f.Base, "base", "", "base `IMAGE` (default: the profile's)")
+	flags.StringSliceVar(&f.Platforms, "platform", nil, "platforms as `OS/ARCH` (default: the profile's)")
+	flags.StringVar(&f.Payload, "payload", "", "`DIR` of slimctl payload fetch (default: ask npm)")
 	flags.StringVar(&f.Lock, "lock", "", "lock `FILE` (default: slim.lock beside the profile)")
 	addChoice(flags, &f.progress, "progress", "", progress.Modes...)
 	f.registry.addTo(cmd)
@@ -34,7 +34,7 @@ func (f *recipeFlags) addTo(cmd *cobra.Command) {
 // addLock adds the flags of commands that read a lock and don't write one.
 func (f *recipeFlags) addLock(cmd *cobra.Command) {
 	f.addTo(cmd)
-	cmd.Flags().BoolVar(&f.NoLock, "no-lock", false, "use no lock: take the base that the registry has now")
+	cmd.Flags().BoolVar(&f.NoLock, "no-lock", false, "use no lock, and the registry's present base")
 	cmd.Flags().BoolVar(&f.Locked, "locked", false, "fail where there is no lock; for CI")
 }
 

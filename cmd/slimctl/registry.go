@@ -18,7 +18,7 @@ type registryFlags struct {
 }
 
 func (f *registryFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "try plain HTTP, too, with any registry; TLS stays checked")
+	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "also try plain HTTP with any registry")
 }
 
 // registrySilence is how long a registry may send nothing. Tests lower it.

@@ -65,9 +65,9 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "slimctl",
 		Short: "Turn an all-in-one sandbox image into a slim, closed one",
-		Long: `slimctl derives, from the AIO Sandbox image, one with a single job: an agent drives the
-visible Chromium through one MCP tool, browser-shell. A profile says what is added to the
-base and what of it stays; the rest is removed.
+		Long: `Slimctl derives a slim image from the AIO Sandbox. In it, an agent drives the visible Chromium
+through one MCP tool, browser-shell. A profile names the added files and the files of the
+base that stay. Everything else is removed.
 
 ` + exitHelp,
 		SilenceErrors: true,
@@ -80,7 +80,7 @@ base and what of it stays; the rest is removed.
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(suggestFlag(cmd, err)) })
-	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", findUserCache(), "`DIR` of the cache (default: slimctl in your cache directory)")
+	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", findUserCache(), "`DIR` of the cache (default: ~/.cache/slimctl)")
 	root.PersistentFlags().Lookup("cache-dir").DefValue = "" // keeps the help independent of the user
 	root.AddGroup(&cobra.Group{ID: "common", Title: "Common commands:"}, &cobra.Group{ID: "look", Title: "Looking at images:"}, &cobra.Group{ID: "parts", Title: "Parts of a build:"})
 	for group, commands := range map[string][]*cobra.Command{

@@ -58,25 +58,26 @@ func (a *app) run() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run IMAGE [-- COMMAND...]",
 		Short: "Run an image in a closed container and keep evidence of it",
-		Long: `Run runs an image with a read-only root, limits, and all capabilities dropped but those that the
-closed image needs: with Docker when one answers, as any user who may use it, otherwise with runc,
-for which slimctl has to be root on Linux. For the forms of IMAGE see
-slimctl help images; of several platforms this machine's is run.
+		Long: `Run starts an image in a closed container: a read-only root, limits, and only the capabilities
+that the closed image needs. It uses Docker if Docker answers, and otherwise runc, which
+needs root on Linux.
 
-The container has no network but loopback. With --network egress, the default for an image that
-slimctl built, slimctl itself carries the browser's connections to public addresses, as the
-image's policy allows; private ranges are refused when the connection is made. With --network none
-nothing goes out. In both cases -p reaches port 8080. Any other image has network none by default.
+The container has no network but loopback. With --network egress, slimctl carries the
+browser's connections to public addresses that the image's policy allows. It refuses private
+ranges at the connection. That is the default for an image that slimctl built; any other has
+--network none. -p reaches port 8080 either way.
+
 --policy replaces the image's policy. Only such a file can allow private hosts.
 
-An image that slimctl built is ready when "slimctl: ready" is on standard error.
+An image that slimctl built is ready when stderr has the line "slimctl: ready".
 
-Standard output and error are the container's, and so is the exit status; 125 to 127 tell that
-it could not be started, as with docker run, and 124 that it ran into --timeout. However it
-ends, nothing of it is left. With --artifacts, DIR/ID gets output/ with what it wrote
-to /output, audit/, logs/, events.jsonl and, last, evidence.json. --audit keeps the audit log
-in DIR/ID. Both work also after Ctrl-C, --timeout and a kill. Check a log with
-browser-shell audit verify DIR/ID/audit.jsonl.`,
+Stdout, stderr and the exit status are the container's. Status 124 means --timeout; 125 to
+127 mean that the container didn't start. The container is always removed.
+
+--artifacts writes /output, audit/, logs/, events.jsonl and, last, evidence.json to DIR/ID.
+--audit keeps the audit log in DIR/ID. Both also work after Ctrl-C, --timeout and a kill.
+Check a log with browser-shell audit verify DIR/ID/audit.jsonl. See slimctl help images for
+the forms of IMAGE.`,
 		Example: `  # The closed image until Ctrl-C, at http://127.0.0.1:8080/mcp and /vnc/.
   slimctl run oci:out -p 127.0.0.1:8080:8080 \
     -e SANDBOX_API_KEY="$(openssl rand -hex 16)" --timeout 0

@@ -22,10 +22,11 @@ func (a *app) standin() *cobra.Command {
 		Use:    "standin",
 		Hidden: true, // for tests and benchmarks; users write --base standin:B
 		Short:  "Write a stand-in of the AIO base, to try slimctl with",
-		Long: `Standin writes an OCI layout that is like the AIO Sandbox: its files, services and routes, and little
-of its size. For a build --base standin:B is enough, and this command is for other tools. With
---live the image boots. For another platform than this machine's that takes qemu-user-static with its
-binfmt_misc entry, and arch-test.`,
+		Long: `Standin writes an OCI layout that is like the AIO Sandbox: its files, services and routes,
+and little of its size. A build needs only --base standin:B; this command is for tests.
+
+With --live the image boots. For another platform than this machine's, --live needs
+qemu-user-static with its binfmt_misc entry, and arch-test.`,
 		Example: `  slimctl standin -o base
   slimctl standin --line A --live -o base
   slimctl standin --live --platform linux/arm64 -o arm64`,

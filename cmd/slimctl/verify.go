@@ -29,24 +29,25 @@ func (a *app) verify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify IMAGE",
 		Short: "Check an image against a profile",
-		Long: `Verify makes the image again that build makes of the profile and the base, and compares. An image
-of the same digest is proven: nothing of it is read. For another image verify prints each
-difference: the layer, the path, what it should be and the profile's line. Repeat the flags that
-you gave to build, and use the slimctl version that built.
+		Long: `Verify rebuilds the image from the profile and the base and compares digests. If they match,
+it reads no layer. Otherwise it prints each difference: the layer, the path, the expected
+state and the profile's line. Repeat the flags of the build, with the same slimctl version.
 
-Rules then check the surface: programs, routes, listeners, tools, variables, rights, secrets.
-What the profile doesn't name is a finding, and so is what verify can't understand.
+Rules then check the surface: programs, routes, listeners, tools, variables, rights and
+secrets. Anything that the profile doesn't name is a finding, and so is anything that verify
+can't read.
 
-Name the base with --base or --lock. Without them it is the one that the image's annotations
-name, if it is of the profile's repository. --same tree accepts other layers, as docker build
-gives them, if files and config are the same. --surface-only checks the surface of any image
-and proves nothing. --platform names platforms that the image must have. With --run the image
-is booted, too, with Docker or runc, and its tool opens a page that slimctl serves. For a profile
-that makes the base's layers anew, such as l1, --reach boots the image with all of the base, too,
-and finds what is opened there and missing in the image; it takes root and runc.
+Name the base with --base or --lock. Without them verify takes the base that the image's
+annotations name, if it is from the profile's repository. --same tree accepts other layers,
+as docker build makes them, if files and config are the same. --surface-only checks the
+surface of any image and proves nothing.
 
-The exit status is 3 when there is a finding of severity error, and 4 when there is none and
-the base is not known. For the forms of IMAGE see slimctl help images.`,
+--run also boots the image, with Docker or runc, and has its tool open a page that slimctl
+serves. --reach also boots it with all of the base, and reports opened files that the image
+lacks. It is for profiles with keep, such as l1, and needs root and runc.
+
+The exit status is 3 if there is a finding of severity error. It is 4 if there is none and
+the base is not known. See slimctl help images for the forms of IMAGE.`,
 		Example: `  slimctl verify --lock slim.lock oci:out
   slimctl verify --base ghcr.io/agent-infra/sandbox:latest \
     --format sarif -o slim.sarif oci:out
@@ -75,7 +76,7 @@ the base is not known. For the forms of IMAGE see slimctl help images.`,
 	flags.Lookup("base").Usage = "the base that the image has to be made from, as build's --base"
 	flags.Lookup("platform").Usage = "platforms, as os/arch (default: all that the image has)"
 	flags.Lookup("lock").Usage = "lock `FILE` that pins the base"
-	addChoice(flags, &f.same, "same", "what has to be the same: digest, or tree for other layers", slim.SameDigest, slim.SameTree)
+	addChoice(flags, &f.same, "same", "equality to require: digest, or tree for other layers", slim.SameDigest, slim.SameTree)
 	flags.BoolVar(&f.surface, "surface-only", false, "check the surface alone, and prove nothing")
 	flags.StringArrayVar(&f.annotations, "annotation", nil, "accept an annotation that build's --annotation set (repeatable)")
 	addChoice(flags, &f.format, "format", "", report.Text, report.JSON, report.SARIF)
@@ -83,9 +84,9 @@ the base is not known. For the forms of IMAGE see slimctl help images.`,
 	addChoice(flags, &f.severity, "severity", "fail at findings of at least this severity: error or warning", verify.Error, verify.Warning)
 	flags.BoolVar(&f.rules, "rules", false, "print every rule, with why and fix, and look at no image")
 	flags.BoolVar(&f.run, "run", false, "boot the image, too; takes this machine's platform")
-	flags.BoolVar(&f.reach, "reach", false, "with --run: find what is opened with all of the base and missing")
-	addRuntime(flags, &f.runtime, "with --run: ")
-	flags.StringVar(&f.artifacts, "artifacts", "", "with --run: `DIR` for the containers' evidence and logs")
+	flags.BoolVar(&f.reach, "reach", false, "find opened files that the image lacks, with --run")
+	addRuntime(flags, &f.runtime, "runtime of --run: ")
+	flags.StringVar(&f.artifacts, "artifacts", "", "`DIR` for the containers' evidence and logs, with --run")
 	return cmd
 }
 

@@ -29,8 +29,8 @@ func (a *app) version() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of slimctl and of its browser-shell",
-		Long: `version prints the version, the commit and the Go of this slimctl and of the browser-shell that it
-puts into images. A release carries browser-shell; any other slimctl compiles it from its source.`,
+		Long: `Version prints the version, the commit and the Go version of this slimctl and of its
+browser-shell. A release carries browser-shell; any other slimctl compiles it from source.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versions{Info: version.Read()}

@@ -38,11 +38,12 @@ func (a *app) why() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why IMAGE PATH",
 		Short: "Explain where a path comes from and what keeps or removes it",
-		Long: `Why prints which layer brought a path, which package or overlay it belongs to, and the line of the
-profile that keeps or removes it. Use it for a path that verify, plan or diff names.
+		Long: `Why prints which layer brought a path, and which package or overlay it belongs to. It also
+prints the profile's line that keeps or removes the path. Use it for a path that verify,
+plan or diff names.
 
-Of an image that was made small, such as by the profile l1, it prints what the ledger beside the
-image says, also of a path of the base that the image lacks, and reads no layer.`,
+For a small image, such as one of profile l1, it prints the row of the image's ledger, also
+for a path of the base that the image lacks. It reads no layer then.`,
 		Example: `  slimctl why oci:out /usr/bin/sudo
   slimctl why --profile l1 standin:B /usr/local/code-server-4.104.0`,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -96,7 +96,7 @@ var rooms = map[string][]string{
 	"internal/version":               {},
 	"internal/imagetest":             {"internal/registry"},
 	"internal/ocitest":               {"image"},
-	"internal/progress":              {"image"},
+	"internal/progress":              {"image", "internal/rawname"},
 	"internal/rawname":               {},
 	"internal/registry":              {},
 	"internal/registry/testregistry": {"internal/registry"},
