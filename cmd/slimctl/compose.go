@@ -33,7 +33,7 @@ func (a *app) compose() *cobra.Command {
 service has a read-only root, few capabilities, limits on memory, processor and processes,
 and its port on loopback. The file holds no key, only the variable or Secret with the key.
 
-With --output it also writes NAME.README.md, a page for the person who receives the file.`,
+--output also writes NAME.README.md, a page for the person who receives the file.`,
 		Example: `  slimctl compose registry.example/slim@sha256:… --output docker-compose.yml
   slimctl compose registry.example/slim:1 --resolve-image-digests \
     --format kubernetes --rootless | kubectl apply -f -`,

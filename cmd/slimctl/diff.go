@@ -49,9 +49,9 @@ Marks of files:
   M  other content or link target      T  another type
   U  only other mode, owner, extended attributes (--times: modification time)
 
-With --exit-code the status is 0 if the images are the same, 1 if they differ or one lacks a
-platform, and 2 after an error. With paths only their files count. Layers, names, digests
-and times do not count. See slimctl help images for the forms of BASE and SLIM.`,
+--exit-code gives status 0 if the images are the same, and 2 after an error. Status 1 means
+that they differ or that one lacks a platform. If paths are given, only their files count.
+Layers, names, digests and times do not count. See slimctl help images for the forms of BASE and SLIM.`,
 		Example: `  slimctl diff standin:B oci:out
   slimctl diff --profile l0 --format html -o diff.html standin:B oci:out
   slimctl diff --profile l0 --format markdown --link "$REPORT_URL" base:1 slim:1

@@ -65,7 +65,7 @@ func findBadSentences(text string) (bad []string) {
 			if n := len(strings.Fields(sentence)); n > 25 {
 				bad = append(bad, fmt.Sprintf("%d words, want at most 25: %s", n, sentence))
 			}
-			if badStart.MatchString(sentence) && !strings.HasPrefix(sentence, "With --") {
+			if badStart.MatchString(sentence) {
 				bad = append(bad, "begins with Of, What or With: "+sentence)
 			}
 		}

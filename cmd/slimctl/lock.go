@@ -50,7 +50,7 @@ servers of the base that the image lacks, up to 200: "new upstream, removed: PAT
 		},
 	}
 	f.addTo(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "", "where to write the lock (default: slim.lock beside the profile)")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "`FILE` for the lock (default: slim.lock beside the profile)")
 	addFormat(cmd.Flags(), &format)
 	return cmd
 }

@@ -31,8 +31,8 @@ func (a *app) payloadFetch() *cobra.Command {
 		Use:   "fetch",
 		Short: "Fetch a profile's agent-browser by npm",
 		Long: `Fetch has npm fetch the agent-browser version that a profile names. It checks the integrity
-that the profile pins, and keeps the payload in the cache. With --output it also writes a
-directory for --payload on a machine without npm.`,
+that the profile pins, and keeps the payload in the cache. --output also writes a directory
+for --payload on a machine without npm.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := slim.LoadProfile(nameOrFile, nil)

@@ -62,7 +62,7 @@ func (a *app) run() *cobra.Command {
 that the closed image needs. It uses Docker if Docker answers, and otherwise runc, which
 needs root on Linux.
 
-The container has no network but loopback. With --network egress, slimctl carries the
+The container has no network but loopback. If --network is egress, slimctl carries the
 browser's connections to public addresses that the image's policy allows. It refuses private
 ranges at the connection. That is the default for an image that slimctl built; any other has
 --network none. -p reaches port 8080 either way.

@@ -25,7 +25,7 @@ func (a *app) standin() *cobra.Command {
 		Long: `Standin writes an OCI layout that is like the AIO Sandbox: its files, services and routes,
 and little of its size. A build needs only --base standin:B; this command is for tests.
 
-With --live the image boots. For another platform than this machine's, --live needs
+The image boots with --live. For another platform than this machine's, --live needs
 qemu-user-static with its binfmt_misc entry, and arch-test.`,
 		Example: `  slimctl standin -o base
   slimctl standin --line A --live -o base

@@ -42,8 +42,8 @@ func (a *app) why() *cobra.Command {
 prints the profile's line that keeps or removes the path. Use it for a path that verify,
 plan or diff names.
 
-For a small image, such as one of profile l1, it prints the row of the image's ledger, also
-for a path of the base that the image lacks. It reads no layer then.`,
+For a small image, such as one of profile l1, it prints the row of the image's ledger. It
+reads no layer then, and also knows the paths of the base that the image lacks.`,
 		Example: `  slimctl why oci:out /usr/bin/sudo
   slimctl why --profile l1 standin:B /usr/local/code-server-4.104.0`,
 		Args: func(cmd *cobra.Command, args []string) error {
