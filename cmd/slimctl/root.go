@@ -79,7 +79,12 @@ base that stay. Everything else is removed.
 			return a.chooseCache()
 		},
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(suggestFlag(cmd, err)) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 { // the flag is one of a command that isn't there
+			return runGroup(cmd, args)
+		}
+		return usageError(suggestFlag(cmd, err))
+	})
 	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", findUserCache(), "`DIR` of the cache (default: ~/.cache/slimctl)")
 	root.PersistentFlags().Lookup("cache-dir").DefValue = "" // keeps the help independent of the user
 	root.AddGroup(&cobra.Group{ID: "common", Title: "Common commands:"}, &cobra.Group{ID: "look", Title: "Looking at images:"}, &cobra.Group{ID: "parts", Title: "Parts of a build:"})
