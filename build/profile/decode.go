@@ -119,6 +119,9 @@ func (d *decoder) decodeValue(n *yaml.Node, v reflect.Value, f field, path strin
 // checkScalar checks the type and the rule of a scalar.
 func (d *decoder) checkScalar(n *yaml.Node, f field, path, tag string) bool {
 	r := rules[f.check]
+	if n.Line < 0 && tag == "!!bool" { // --set has text alone
+		tag = "!!str"
+	}
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != tag {
 		hint := ""
 		if msg, _ := r.verdict(n.Value); tag == "!!str" && n.Kind == yaml.ScalarNode && !isNull(n) && msg == "" {

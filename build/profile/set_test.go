@@ -16,6 +16,7 @@ func TestSet(t *testing.T) {
 		{name: "value with = and dots", set: "config.env.OPTS=a=b.c", want: "OPTS: a=b.c"},
 		{name: "quoted key", set: `config.labels."org.example.a"=x`, want: "org.example.a: x"},
 		{name: "list", set: "platforms=[linux/arm64]", want: "- linux/arm64"},
+		{name: "true", set: "base.acceptUnknownLine=true", want: "acceptUnknownLine: true"},
 		{name: "replaces", set: "base.reference=example.org/other:1", want: "reference: example.org/other:1"},
 		// A mistake is told at the flag, and at no line of the file.
 		{name: "unknown key", set: "config.evn.A=b", err: "--set config.evn.A=b: config.evn: unknown key; valid keys: env"},

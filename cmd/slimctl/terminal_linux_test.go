@@ -206,7 +206,6 @@ func TestResultStays(t *testing.T) {
 		{"plan", `linux/amd64: profile l0`, func(string) []string { return []string{"plan"} }},
 		{"plan as JSON", `\[`, func(string) []string { return []string{"plan", "--format", "json"} }},
 		{"lock", `\S+/my\.lock`, func(dir string) []string { return []string{"lock", "-o", filepath.Join(dir, "my.lock")} }},
-		{"llb", `\{"digest"`, func(string) []string { return []string{"llb", "--format", "json"} }},
 		{"dockerfile", `\S+/ctx`, func(dir string) []string {
 			return []string{"dockerfile", "-o", filepath.Join(dir, "ctx"), "--from", "registry.test/aio"}
 		}},
