@@ -140,7 +140,7 @@ var removed = map[string]string{
 	"--ca-file":             "set SSL_CERT_FILE=FILE",
 	"--cache-from":          "omit it: the BuildKit daemon runs nothing that a cache would save",
 	"--cache-to":            "omit it: the BuildKit daemon runs nothing that a cache would save",
-	"--compression":         "write compression in the profile, or pass --set compression=gzip",
+	"--compression":         "omit it: new layers are gzip",
 	"--llb-form":            "render another form with `slimctl llb --form FORM`",
 	"--registry-timeout":    "omit it: a registry may stay silent for " + image.DefaultIdleTimeout.String(),
 	"--tlscacert":           certificatesInstead,
