@@ -23,7 +23,7 @@ func TestFullDisk(t *testing.T) {
 		"docker archive": func(d string) []string { return []string{"build", "--output", "type=docker-archive,dest=" + d + "/x"} },
 		"lock":           func(d string) []string { return []string{"lock", "-o", d + "/x"} },
 		"dockerfile":     func(d string) []string { return []string{"dockerfile", "--from", "example.com/aio:1", "-o", d + "/x"} },
-		"context":        func(d string) []string { return []string{"llb", "--format", "json", "--context", d + "/x"} },
+		"context":        func(d string) []string { return []string{"llb", "--context", d + "/x"} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
