@@ -91,18 +91,38 @@ func findUsers(s string) (found []span) {
 	return found
 }
 
-// fields matches a snapshot's field with its content: `- textbox "Password" [ref=e2]: value`, or the content in the
-// lines below.
-var fields = regexp.MustCompile(`- (?:textbox|searchbox|spinbutton|combobox) "((?:[^"\\\n]|\\.)+)"[^:\n]*:(?: (.+)|(?:\n +- /[a-z]+: .*)*\n +- (?:text:|StaticText) (.+))`)
+// fieldLine matches a snapshot's field, with its content if that is on the line.
+var fieldLine = regexp.MustCompile(`^- (?:textbox|searchbox|spinbutton|combobox) "((?:[^"\\]|\\.)+)"[^:]*(?:: (.*))?`)
 
-// findFields finds the content of fields for secrets.
+// findFields finds in a snapshot the content of fields for secrets: `- textbox "Password" [ref=e2]: value`, or the content
+// in the lines below.
 func (r *Redactor) findFields(s string) (found []span) {
 	if !strings.Contains(s, "box \"") && !strings.Contains(s, "spinbutton \"") {
 		return nil
 	}
-	for _, m := range fields.FindAllStringSubmatchIndex(s, -1) {
-		if r.isSecretField(s[m[2]:m[3]]) {
-			found = append(found, lastGroup(m))
+	inside := -1 // the indentation of the field to which the lines belong
+	end := 0
+	for line := range strings.Lines(s) {
+		end += len(line)
+		line, ended := strings.CutSuffix(line, "\n")
+		to := end
+		if ended {
+			to--
+		}
+		text := strings.TrimLeft(line, " ")
+		indent := len(line) - len(text)
+		if indent > inside && inside >= 0 {
+			for _, role := range []string{"- text: ", "- StaticText "} {
+				if content, ok := strings.CutPrefix(text, role); ok {
+					found = append(found, span{to - len(content), to})
+				}
+			}
+			continue
+		}
+		inside = -1
+		if m := fieldLine.FindStringSubmatch(text); m != nil && r.isSecretField(m[1]) {
+			found = append(found, span{to - len(m[2]), to})
+			inside = indent
 		}
 	}
 	return found

@@ -74,6 +74,7 @@ var planted = []string{
 	`- textbox "Password" [ref=e2]: «hunter two»` + "\n- button \"Go\" [ref=e3]",
 	`  - textbox "API key" [active, ref=e2]: «k 1»` + "\n  - link \"x\" [ref=e4]",
 	`- textbox "Enter your PIN" [ref=e2]: «1234»`,
+	"  - textbox \"Password\" [ref=e3]: [redacted]\n    - generic\n      - StaticText «\"hunter two\"»\n  - link \"x\" [ref=e4]",
 	"- textbox \"Password\" [ref=e2]:\n    - /placeholder: Yours\n    - text: «hunter two»\n- link \"x\" [ref=e3]",
 	`- StaticText "Your token: «abc123»"`,
 	`- button "Copy token: «abc123»" [ref=e3]`,
