@@ -35,6 +35,8 @@ type Recipe struct {
 	Dirs map[string]image.Entry
 	// Epoch is the time of everything that the recipe adds: the image, its history entries and its files.
 	Epoch time.Time
+	// Found lists what the image needs and the base has at another path. The last overlay links to it.
+	Found []Found
 	// New lists what is removed and is unknown both to the profile and to the earlier lock.
 	New []Gone
 	// Cache holds the layers that Render compressed.
@@ -87,6 +89,13 @@ type Gone struct {
 	// Path is the path of a file, "env " and the name of a variable, or "MCP server " and the name of a server.
 	Path string `json:"path"`
 	Why  string `json:"why"`
+}
+
+// Found is something that the image needs, such as a program, and that the base has at Target. Path links to it.
+type Found struct {
+	What   string `json:"what"`
+	Path   string `json:"path"`
+	Target string `json:"target"`
 }
 
 // Lay adds one overlay to the image.

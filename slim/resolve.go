@@ -120,10 +120,29 @@ func Resolve(ctx context.Context, o ResolveOptions) (*Resolved, error) {
 		Profile: p, Reference: reference, Source: r.Source, Platforms: platforms, Overlays: own, Assets: assets.FS, Lock: pinned, Before: lockBefore(o),
 		Cache: tree.Cache{Dir: o.CacheDir}, Progress: o.Progress, Epoch: o.Epoch,
 	})
-	if err == nil && pinned == nil {
+	if err != nil {
+		return nil, err
+	}
+	r.logBases(o.Log)
+	if pinned == nil {
 		err = r.logIdleKeeps(o.Access)
 	}
 	return r, err
+}
+
+// logBases logs what is unusual about the base of each platform: an unknown line, and what was found at another path.
+func (r *Resolved) logBases(log func(format string, args ...any)) {
+	for _, recipe := range r.Recipes {
+		switch line := recipe.Base.Line; {
+		case line == "":
+			log("%s: base %s is of no known line; it has all that the image needs", recipe.Platform, recipe.Base.Reference)
+		case !slices.Contains(r.Profile.Base.Lines, profile.Line(line)):
+			log("%s: base %s is of line %s; profile %s was written for %s", recipe.Platform, recipe.Base.Reference, line, r.Profile.Name, profile.Join(r.Profile.Base.Lines))
+		}
+		for _, f := range recipe.Found {
+			log("%s: %s found at %s, linked to by %s", recipe.Platform, f.What, f.Target, f.Path)
+		}
+	}
 }
 
 // NewUpstream returns what is removed from the base and is new since the earlier lock and the profile's notes, without

@@ -58,6 +58,8 @@ type Platform struct {
 	Line     string  `json:"line"`
 	// Removals are the paths in the base that the profile removes.
 	Removals []string `json:"removals"`
+	// Found maps each path that the image needs to where the base has it, if it isn't there.
+	Found map[string]string `json:"found,omitempty"`
 	// Env are the variables of the base that are unset.
 	Env       []string  `json:"env,omitempty"`
 	Footprint Footprint `json:"footprint"`

@@ -70,11 +70,9 @@ type Profile struct {
 type Base struct {
 	// Reference is a registry reference, such as ghcr.io/agent-infra/sandbox:latest, or another form that --base accepts.
 	Reference string `yaml:"reference" check:"reference"`
-	// Lines are the lines of the base that the profile supports. The build refuses others unless AcceptUnknownLine is
-	// set.
+	// Lines are the lines of the base that the profile was written for. The build of another one says so.
 	Lines []Line `yaml:"lines" check:"line" list:"min,unique"`
-	// AcceptUnknownLine builds on a base of any line, known or not, if it has everything that the image needs. The only
-	// value is true.
+	// AcceptUnknownLine is accepted for older profiles and has no effect: every line is accepted.
 	AcceptUnknownLine bool `yaml:"acceptUnknownLine,omitempty" check:"true"`
 }
 

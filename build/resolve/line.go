@@ -1,9 +1,6 @@
 package resolve
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/profile"
 )
@@ -19,11 +16,8 @@ var lineMarks = []struct {
 	{"B", [][]string{{"/opt/gem/nginx/nginx.gembrowser_compat.conf"}}},
 }
 
-// errUnknownLine is the error for a base of no known line.
-var errUnknownLine = errors.New("not an AIO Sandbox base")
-
-// detectLine returns the base's line. The error for an unknown one wraps errUnknownLine.
-func detectLine(base *lock.View) (profile.Line, error) {
+// detectLine returns the base's line, or "" if it is of none that is known.
+func detectLine(base *lock.View) profile.Line {
 	for _, m := range lineMarks {
 		for _, set := range m.sets {
 			all := true
@@ -32,13 +26,9 @@ func detectLine(base *lock.View) (profile.Line, error) {
 				all = all && ok
 			}
 			if all {
-				return m.line, nil
+				return m.line
 			}
 		}
 	}
-	if base.Err != nil {
-		return "", base.Err
-	}
-	return "", fmt.Errorf("%w: it has none of the files that mark line A (%s), B (%s) or C (%s); choose another base, or pass --set base.acceptUnknownLine=true",
-		errUnknownLine, lineMarks[1].sets[0][0], lineMarks[2].sets[0][0], lineMarks[0].sets[0][0])
+	return ""
 }

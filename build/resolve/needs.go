@@ -76,11 +76,26 @@ func (w *work) checkNeeds(overlays []build.Lay) error {
 			}
 			looked = append(looked, problem)
 		}
-		if !met {
-			missing = append(missing, fmt.Sprintf("base %s lacks %s, which %s needs: %s", w.in.Reference, n.what, n.by, strings.Join(looked, "; ")))
+		if met || w.base.Err != nil {
+			continue
 		}
+		if slices.ContainsFunc(looked, func(problem string) bool { return strings.HasSuffix(problem, " is removed") }) { // on purpose
+			missing = append(missing, fmt.Sprintf("base %s lacks %s, which %s needs: %s", w.in.Reference, n.what, n.by, strings.Join(looked, "; ")))
+			continue
+		}
+		link, target, candidates := w.findElsewhere(n)
+		if link != "" {
+			w.recipe.Found = append(w.recipe.Found, build.Found{What: n.what, Path: link, Target: target})
+			w.met = append(w.met, profile.Root{Path: n.paths[0], Why: n.by})
+			continue
+		}
+		missing = append(missing, fmt.Sprintf("base %s lacks %s, which %s needs: %s; %s",
+			w.in.Reference, n.what, n.by, strings.Join(looked, "; "), w.advise(n, candidates)))
 	}
 	if len(missing) > 0 && w.base.Err == nil {
+		if w.line == "" {
+			missing = append(missing, fmt.Sprintf("base %s has none of the files that mark the AIO Sandbox's lines A, B and C", w.in.Reference))
+		}
 		return &NeedsError{Missing: missing}
 	}
 	return nil
@@ -92,6 +107,14 @@ func (w *work) checkNeeds(overlays []build.Lay) error {
 func (w *work) findProblem(p string, program bool, depth int) string {
 	at := p
 	for range 40 { // Linux's limit (path_resolution(7))
+		to, followed, err := w.followLaid(at)
+		if err != nil {
+			return err.Error()
+		}
+		if followed {
+			at = to
+			continue
+		}
 		real, err := w.resolveParents(at)
 		if err != nil {
 			return err.Error()

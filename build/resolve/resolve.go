@@ -103,9 +103,9 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		return nil, nil, err
 	}
 	base := lock.NewView(ctx, files, &locked.Footprint)
-	line, err := detectLine(base)
-	if err != nil && !(in.Profile.Base.AcceptUnknownLine && errors.Is(err, errUnknownLine)) {
-		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
+	line := detectLine(base)
+	if base.Err != nil {
+		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, base.Err)
 	}
 	w := &work{in: in, base: base, line: line, platform: p, recipe: &build.Recipe{
 		Profile: in.Profile.Name, Platform: p, Epoch: in.Epoch, Cache: image.LayerCache{Dir: in.Cache.Dir}, Dirs: map[string]image.Entry{},
@@ -135,6 +135,12 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	if in.Lock == nil {
 		locked.Line = string(line)
 		locked.Removals, locked.Env = removals, w.recipe.Change.UnsetEnv
+		for _, f := range w.recipe.Found {
+			if locked.Found == nil {
+				locked.Found = map[string]string{}
+			}
+			locked.Found[f.Path] = f.Target
+		}
 		locked.Footprint.Sort()
 	}
 	return w.recipe, locked, nil

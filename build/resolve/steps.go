@@ -47,6 +47,7 @@ type work struct {
 type laid struct {
 	overlay  string
 	dir      bool
+	link     string // a symlink's target
 	mode     int64
 	uid, gid int
 }
@@ -54,10 +55,6 @@ type laid struct {
 func (w *work) run() error {
 	w.removed, w.laid = map[string]*build.Remove{}, map[string]laid{}
 	p := w.in.Profile
-	if !slices.Contains(p.Base.Lines, w.line) && !p.Base.AcceptUnknownLine {
-		return fmt.Errorf("base %s is of line %s; profile %s is for %s: pass --set base.acceptUnknownLine=true to build on it, if it has what the image needs",
-			w.in.Reference, w.line, p.Name, profile.Join(p.Base.Lines))
-	}
 	var errs []error
 	for i, r := range p.Remove {
 		found, err := w.findRemoved(r)
@@ -90,7 +87,7 @@ func (w *work) run() error {
 		return err
 	}
 	overlays = append(overlays, hub)
-	names := map[string]bool{build.RemoveLayer: true}
+	names := map[string]bool{build.RemoveLayer: true, foundOverlay: true}
 	for i := range overlays {
 		if names[overlays[i].Name] {
 			errs = append(errs, fmt.Errorf("overlay %s: the name is slimctl's own; choose another", overlays[i].Name))
@@ -109,6 +106,13 @@ func (w *work) run() error {
 	}
 	if err := cmp.Or(w.checkNeeds(overlays), w.base.Err); err != nil {
 		return err
+	}
+	if len(w.recipe.Found) > 0 {
+		lay, err := w.layFound()
+		if err != nil {
+			return err
+		}
+		overlays = append(overlays, lay)
 	}
 	if w.recipe.Change, err = w.configChange(); err != nil {
 		return err
@@ -371,7 +375,11 @@ func (w *work) layOverlay(o *build.Lay) error {
 			errs = append(errs, fmt.Errorf("overlay %s writes %s too; remove one of the two", other.overlay, real))
 			continue
 		}
-		w.laid[real] = laid{overlay: o.Name, dir: f.IsDir(), mode: f.Mode, uid: f.UID, gid: f.GID}
+		link := ""
+		if f.Type == image.TypeSymlink {
+			link = f.Link
+		}
+		w.laid[real] = laid{overlay: o.Name, dir: f.IsDir(), link: link, mode: f.Mode, uid: f.UID, gid: f.GID}
 		o.Files = append(o.Files, f)
 		errs = append(errs, w.clearPath(o.Name, f))
 	}

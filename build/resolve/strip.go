@@ -93,12 +93,32 @@ func (w *work) stripKey(spec profile.Keep) string {
 func (w *work) keepSpec() (profile.Keep, error) {
 	spec := *w.in.Profile.Keep
 	spec.Roots = nil
-	for _, r := range w.met {
+	roots := slices.Clone(w.met)
+	for _, p := range slices.Sorted(maps.Keys(w.laid)) { // nothing that is laid leads to what goes
+		if l := w.laid[p]; l.link != "" {
+			roots = append(roots, profile.Root{Path: p, Why: "overlay " + l.overlay + " links to it"})
+		}
+	}
+	for _, r := range roots {
+		var err error
+		for i, followed := 0, true; followed && err == nil && i < 40; i++ { // Linux's limit (path_resolution(7))
+			r.Path, followed, err = w.followLaid(r.Path)
+		}
+		if err != nil {
+			return spec, err
+		}
 		real, err := w.resolveParents(r.Path)
 		if err != nil {
 			return spec, err
 		}
-		if _, laid := w.laid[real]; !laid {
+		e, ok := w.base.Lookup(real)
+		_, laid := w.laid[real]
+		_, owned := w.owned[real]
+		switch {
+		case laid || owned || !ok || w.isRemoved(real):
+		case e.IsDir():
+			spec.Paths = append(slices.Clone(spec.Paths), globEscape.Replace(real))
+		default:
 			spec.Roots = append(spec.Roots, r)
 		}
 	}

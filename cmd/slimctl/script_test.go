@@ -53,7 +53,7 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"fails": cmdFails, "registry": cmdRegistry, "planted": cmdPlanted, "grown": cmdGrown, "drifted": cmdDrifted, "tree": cmdTree, "file": cmdFile,
+			"fails": cmdFails, "registry": cmdRegistry, "planted": cmdPlanted, "pasted": cmdPasted, "grown": cmdGrown, "drifted": cmdDrifted, "tree": cmdTree, "file": cmdFile,
 			"elf": cmdELF, "config": cmdConfig, "digest": cmdDigest, "same": cmdSame, "ls": cmdLs, "flip": cmdFlip,
 			"other": cmdOther, "append": cmdAppend, "cache": cmdCache, "onlypath": cmdOnlyPath, "login": cmdLogin, "status": cmdStatus,
 		},
@@ -261,21 +261,28 @@ func faultOn(method, path string, f registry.Fault) func(*http.Request) *registr
 	}
 }
 
-// planted DIR LINE PATH...: a stand-in with one more file at each path; without what -PATH names; with a program of another
-// machine at @PATH.
+// planted DIR LINE PATH...: a stand-in with one more file at each path; without what -PATH names; with a program at +PATH, one
+// of another machine at @PATH, and a symlink at PATH>TARGET.
 func cmdPlanted(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: planted DIR LINE PATH...")
 	}
 	o := standin.Options{Line: args[1], Platforms: []string{"linux/amd64"}}
 	for _, p := range args[2:] {
-		switch p[0] {
-		case '-':
+		machine := elf.EM_X86_64
+		link, target, isLink := strings.Cut(p, ">")
+		switch {
+		case isLink:
+			o.Extra = append(o.Extra, image.Symlink(link, target))
+		case p[0] == '-':
 			o.Extra = append(o.Extra, image.Whiteout(p[1:]))
-		case '@':
+		case p[0] == '@':
+			machine = elf.EM_AARCH64
+			fallthrough
+		case p[0] == '+':
 			header := append([]byte("\x7fELF\x02\x01\x01"), make([]byte, 57)...)
 			binary.LittleEndian.PutUint16(header[16:], uint16(elf.ET_EXEC))
-			binary.LittleEndian.PutUint16(header[18:], uint16(elf.EM_AARCH64))
+			binary.LittleEndian.PutUint16(header[18:], uint16(machine))
 			o.Extra = append(o.Extra, image.Bytes(p[1:], 0o755, header))
 		default:
 			o.Extra = append(o.Extra, image.Bytes(p, 0o644, []byte("planted\n")))
@@ -283,6 +290,26 @@ func cmdPlanted(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	_, err := standin.Write(testContext, ts.MkAbs(args[0]), o)
 	ts.Check(err)
+}
+
+// pasted FILE: the profile that the last command's error advises, in a file.
+func cmdPasted(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: pasted FILE")
+	}
+	_, advice, ok := strings.Cut(ts.ReadFile("stderr"), "build with a profile that names it:\n")
+	if !ok {
+		ts.Fatalf("the error advises no profile")
+	}
+	text := ""
+	for line := range strings.Lines(advice) {
+		rest, ok := strings.CutPrefix(line, "  ")
+		if !ok {
+			break
+		}
+		text += rest
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o644))
 }
 
 // grown DIR LINE [renamed]: a stand-in with what a later base may bring; with all that only the base's own programs know by
