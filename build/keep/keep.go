@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -349,7 +350,11 @@ func (k *keeper) readELF(p string) *elf.File {
 	return k.elfs[e.Digest]
 }
 
-// keepInterpreter keeps the interpreter in a file's first line.
+// absolutePaths matches paths in a script.
+var absolutePaths = regexp.MustCompile(`/[A-Za-z0-9_.+/-]+`)
+
+// keepInterpreter keeps the interpreter in a file's first line. Of a script that no package owns it also keeps the files that
+// the script names.
 func (k *keeper) keepInterpreter(p string) {
 	e, ok := k.img.Lookup(p)
 	if !ok || e.Mode&0o111 == 0 || e.Size == 0 || e.Size > tree.MaxRead {
@@ -372,6 +377,14 @@ func (k *keeper) keepInterpreter(p string) {
 	if len(words) == 0 {
 		return
 	}
+	if _, owned := k.db.owner[p]; !owned { // such as a wrapper that starts the browser
+		_, body, _ := bytes.Cut(data, []byte("\n"))
+		for _, named := range absolutePaths.FindAll(body, 1000) {
+			if real, _, ok := k.followLinks(string(named)); ok && !k.isDir(real) {
+				k.keepPath(string(named), Reason{Rule: ByPath, From: p, Why: "named in the script"})
+			}
+		}
+	}
 	name, found := words[0], k.keepProgram(p, words[0])
 	if path.Base(name) == "env" && len(words) > 1 && found {
 		name, found = words[len(words)-1], false
@@ -386,8 +399,8 @@ func (k *keeper) keepInterpreter(p string) {
 	}
 }
 
-// keepProgram keeps the interpreter at p of a script and reports whether it exists. It notes one that no package owns
-// and the profile doesn't name, because such an interpreter would stay without its own files.
+// keepProgram keeps the interpreter at p of a script and reports whether it exists. The modules of one that no package owns
+// stay with it. If it has none at PREFIX/lib/NAME and isn't named in the profile, what it needs is unknown, and noted.
 func (k *keeper) keepProgram(script, p string) bool {
 	real, ok := k.keepPath(p, Reason{Rule: ByInterpreter, From: script})
 	if !ok {
@@ -400,18 +413,24 @@ func (k *keeper) keepProgram(script, p string) bool {
 		if _, owned := k.db.owner[l.path]; owned || !l.last || k.isNamed(l.path) || shared && (l.path != real || len(k.db.packages) == 0) {
 			continue
 		}
-		own := prefix
-		if shared {
-			lib := path.Join(prefix, "lib", path.Base(real))
-			if !k.isDir(lib) { // it has no files but itself
-				continue
-			}
-			own = l.path + ", " + lib
+		if lib := path.Join(prefix, "lib", path.Base(real)); k.isDir(lib) {
+			k.keepModules(lib, l.path)
+			k.keepModules(path.Join(prefix, "pyvenv.cfg"), l.path)
+		} else if !shared {
+			k.broken = append(k.broken, fmt.Sprintf("%s is a script for %s, which no package owns: its files would go, and it couldn't start. Keep them by this line of the profile:\nkeep: {paths: [%s]}", script, l.path, prefix))
+			break
 		}
-		k.broken = append(k.broken, fmt.Sprintf("%s is a script for %s, which no package owns: its files would go, and it couldn't start. Keep them by this line of the profile:\nkeep: {paths: [%s]}", script, l.path, own))
-		break
 	}
 	return true
+}
+
+// keepModules keeps all files at and below a path, and what they need, for an interpreter. A drop of the profile counts.
+func (k *keeper) keepModules(dir, interpreter string) {
+	for e := range k.img.Walk(dir) {
+		if !e.IsDir() && k.addPath(e.Path, Reason{Rule: ByPath, From: interpreter, Why: "modules of the interpreter"}) {
+			k.files = append(k.files, e.Path)
+		}
+	}
 }
 
 // isNamed reports whether the profile's paths name p or a directory above it.

@@ -175,8 +175,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestInterpreters: a script stays with an interpreter that can start. Where no package owns one, its files would go: the
-// error has the line of the profile that keeps them, and with it the script stays.
+// TestInterpreters: a script stays with an interpreter that can start. Where no package owns one, its modules stay with it; where
+// they aren't at PREFIX/lib/NAME, the error has the line of the profile that keeps them, and with it the script stays.
 func TestInterpreters(t *testing.T) {
 	script := func(p, interpreter string) image.File { return image.Bytes(p, 0o755, []byte("#!"+interpreter+" -s\n")) }
 	debs := []deb{
@@ -189,8 +189,11 @@ func TestInterpreters(t *testing.T) {
 		image.Symlink("/opt/python3.12/bin/tool", "python3.12"), image.Symlink("/usr/local/bin/py", "/opt/python3.12/bin/tool"),
 		program("/usr/local/bin/python3.13"), image.Bytes("/usr/local/lib/python3.13/os.py", 0o644, nil), program("/usr/local/bin/lua"),
 		image.Symlink("/opt/venv/bin/python", "/usr/bin/python3.11"), image.Bytes("/opt/venv/pyvenv.cfg", 0o644, nil),
+		image.Symlink("/opt/env/bin/python", "/usr/bin/python3.11"), image.Bytes("/opt/env/pyvenv.cfg", 0o644, nil),
+		image.Bytes("/opt/env/lib/python3.11/site-packages/m.py", 0o644, nil),
 		script("/opt/wrapped/bin/python", "/opt/python3.12/bin/python3.12"),
-		program("/usr/bin/tool"),
+		program("/usr/bin/tool"), program("/opt/google/chrome"),
+		image.Bytes("/opt/wrapper", 0o755, []byte("#!/usr/bin/python3.11\n# in /opt\nexec -a \"$0\" /opt/google/chrome --flag=/etc/none\n")),
 	}
 	for name, tt := range map[string]struct {
 		interpreter string // or a script
@@ -200,15 +203,18 @@ func TestInterpreters(t *testing.T) {
 	}{
 		"of a package":           {interpreter: "/usr/bin/python3.11", stays: "/usr/lib/python3.11/os.py"},
 		"an alternative":         {interpreter: "/usr/bin/python3", stays: "/usr/lib/python3.11/os.py"},
-		"of no package":          {interpreter: "/opt/python3.12/bin/python3.12", needs: "/opt/python3.12", stays: "/opt/python3.12/lib/python3.12/os.py"},
-		"a link to it":           {interpreter: "/usr/local/bin/py", needs: "/opt/python3.12", stays: "/opt/python3.12/lib/python3.12/os.py"},
+		"of no package":          {interpreter: "/opt/python3.12/bin/python3.12", stays: "/opt/python3.12/lib/python3.12/os.py"},
+		"a link to it":           {interpreter: "/usr/local/bin/py", stays: "/opt/python3.12/lib/python3.12/os.py"},
 		"by the first PATH":      {interpreter: "/usr/bin/by-env", stays: "/usr/bin/tool", paths: "/opt/python3.12"},
-		"by the second PATH":     {interpreter: "/usr/bin/by-env", needs: "/opt/python3.12", stays: "/opt/python3.12/bin/tool", paths: "/usr/bin/tool"},
-		"in a directory of many": {interpreter: "/usr/local/bin/python3.13", needs: "/usr/local/bin/python3.13, /usr/local/lib/python3.13", stays: "/usr/local/lib/python3.13/os.py"},
+		"by the second PATH":     {interpreter: "/usr/bin/by-env", stays: "/opt/python3.12/bin/tool", paths: "/usr/bin/tool"},
+		"in a directory of many": {interpreter: "/usr/local/bin/python3.13", stays: "/usr/local/lib/python3.13/os.py"},
 		"by itself":              {interpreter: "/usr/local/bin/lua", stays: "/usr/local/bin/lua"},
 		"a virtual environment":  {interpreter: "/opt/venv/bin/python", needs: "/opt/venv", stays: "/opt/venv/pyvenv.cfg"},
+		"one with modules":       {interpreter: "/opt/env/bin/python", stays: "/opt/env/lib/python3.11/site-packages/m.py"},
+		"its settings":           {interpreter: "/opt/env/bin/python", stays: "/opt/env/pyvenv.cfg"},
+		"a wrapper":              {interpreter: "/opt/wrapper", stays: "/opt/google/chrome"},
 		"a script":               {interpreter: "/opt/wrapped/bin/python", paths: "/opt/python3.12", needs: "/opt/wrapped"},
-		"the interpreter of one": {interpreter: "/opt/wrapped/bin/python", paths: "/opt/wrapped", needs: "/opt/python3.12", stays: "/opt/python3.12/lib/python3.12/os.py"},
+		"the interpreter of one": {interpreter: "/opt/wrapped/bin/python", paths: "/opt/wrapped", stays: "/opt/python3.12/lib/python3.12/os.py"},
 		"named by a glob":        {interpreter: "/opt/python3.12/bin/python3.12", paths: "/opt/py*", stays: "/opt/python3.12/lib/python3.12/os.py"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -239,23 +239,27 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestUnownedInterpreter: a script whose interpreter no package owns is told of as what the base lacks (exit status 3), with
-// the line of the profile that keeps it. env finds one by the image's PATH, the profile's or the base's.
+// TestUnownedInterpreter: the modules of an interpreter that no package owns stay with it. One whose modules are elsewhere is
+// told of as what the base lacks (exit status 3), with the line of the profile that keeps it. env finds an interpreter by the
+// image's PATH, the profile's or the base's.
 func TestUnownedInterpreter(t *testing.T) {
-	src := appended(t, base(t, "B"), image.Bytes("/t/script", 0o755, []byte("#!/usr/bin/env python3.12\n")), image.Bytes("/usr/bin/env", 0o755, []byte("env")),
-		image.Dir("/opt/python3.12/bin", 0o755), image.Bytes("/opt/python3.12/bin/python3.12", 0o755, []byte("python")), image.Bytes("/opt/python3.12/os.py", 0o644, nil))
+	const path, paths, stays = "config: {env: {PATH: /opt/py/bin}}\n", "paths: [/opt/py, ", "rest opt/py/lib/python3.12/os.py"
 	rooted := strings.Replace(keeps, "roots: [", "roots: [{path: /t/script, why: w}, ", 1)
-	const path, paths = "config: {env: {PATH: /opt/python3.12/bin}}\n", "paths: [/opt/python3.12, "
 	for name, c := range map[string]struct {
 		profile string
+		modules string
 		needs   bool // what the base lacks
 		want    string
 	}{
-		"without a PATH": {rooted, false, "/t/script needs the interpreter python3.12, which is not in the base"},
-		"of no package":  {path + rooted, true, "\nkeep: {paths: [/opt/python3.12]}"},
-		"named":          {path + strings.Replace(rooted, "paths: [", paths, 1), false, ""},
+		"without a PATH":     {rooted, "lib/python3.12", false, "/t/script needs the interpreter python3.12, which is not in the base"},
+		"of no package":      {path + rooted, "lib/python3.12", false, ""},
+		"modules elsewhere":  {path + rooted, "modules", true, "\nkeep: {paths: [/opt/py]}"},
+		"named in a profile": {path + strings.Replace(rooted, "paths: [", paths, 1), "lib/python3.12", false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			src := appended(t, base(t, "B"), image.Bytes("/t/script", 0o755, []byte("#!/usr/bin/env python3.12\n")), image.Bytes("/usr/bin/env", 0o755, []byte("env")),
+				image.Dir("/opt/py/bin", 0o755), image.Bytes("/opt/py/bin/python3.12", 0o755, []byte("python")),
+				image.Bytes("/opt/py/"+c.modules+"/os.py", 0o644, nil))
 			in := input(src, load(t, c.profile))
 			in.Cache = tree.Cache{Dir: t.TempDir()}
 			recipes, _, err := resolve.Resolve(t.Context(), in)
@@ -268,8 +272,8 @@ func TestUnownedInterpreter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if paths, _ := layersOf(t, recipes[0]); !slices.Contains(paths, "rest opt/python3.12/os.py") {
-				t.Errorf("the interpreter's files don't stay: %q", paths)
+			if paths, _ := layersOf(t, recipes[0]); !slices.Contains(paths, stays) {
+				t.Errorf("the interpreter's modules don't stay: %q", paths)
 			}
 		})
 	}
