@@ -229,7 +229,7 @@ func TestClosed(t *testing.T) {
 			ref, routes := "", 2_000
 			if line == "C" { // nothing depends on what a base brings beside what the image needs
 				routes = 10_000 // nginx and its configuration are the same on each line
-				ref = buildL0(t, grown(t, line), "--set", "base.acceptUnknownLine=true")
+				ref = buildL0(t, grown(t, line))
 			} else {
 				ref = buildL0(t, "standin-live:"+line)
 			}
