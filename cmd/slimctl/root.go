@@ -136,7 +136,7 @@ var removed = map[string]string{
 	"cache":                 "slimctl removes what it did not use for 30 days; delete the directory to remove everything",
 	"payload list":          "a profile may name any version from 0.20.0 on; write it with `slimctl payload update VERSION`",
 	"profile schema":        "the schema is profiles/schema.json in slimctl's source, and docs/profile.md lists the keys",
-	"--accept-unknown-line": "pass --set base.acceptUnknownLine=true",
+	"--accept-unknown-line": "leave it out: a base of any line builds",
 	"--ca-file":             "set SSL_CERT_FILE=FILE",
 	"--cache-from":          "omit it: the BuildKit daemon runs nothing that a cache would save",
 	"--cache-to":            "omit it: the BuildKit daemon runs nothing that a cache would save",

@@ -254,7 +254,8 @@ func foundUpstreams(h *held) []group {
 			if e, ok := h.Files.Stat(dir); ok {
 				real = e.Path
 			}
-			if strings.Contains(dir, "$") || !path.IsAbs(dir) || unserved.MatchString(real) {
+			// A distribution's pages lie in /usr/share, and a link to them may have been found there.
+			if strings.Contains(dir, "$") || !path.IsAbs(dir) || unserved.MatchString(path.Clean(dir)) || unserved.MatchString(real) && !strings.HasPrefix(real, "/usr/share/") {
 				add("", "serves files of %s", dir)
 			}
 		}
