@@ -258,7 +258,7 @@ func TestMissingNeedsAreNamed(t *testing.T) {
 		want  []string
 	}{
 		"no Xvnc":               {[]image.File{image.Whiteout("/usr/bin/Xtigervnc")}, []string{"lacks Xvnc", "program tigervnc of /opt/gem/supervisord.conf", "/usr/bin/Xvnc -> /usr/bin/Xtigervnc is not there"}},
-		"no node":               {[]image.File{image.Whiteout("/opt/fnm"), image.Whiteout("/usr/local/bin/node"), image.Whiteout("/usr/bin/node"), image.Whiteout("/opt/nodejs")}, []string{"lacks node", "agent-browser's daemon", "/usr/local/bin/node"}},
+		"no node":               {[]image.File{image.Whiteout("/opt/fnm"), image.Whiteout("/opt/runtime"), image.Whiteout("/usr/local/bin/node"), image.Whiteout("/usr/bin/node"), image.Whiteout("/opt/nodejs")}, []string{"lacks node", "agent-browser's daemon", "/usr/local/bin/node"}},
 		"an nginx of amd64":     {[]image.File{image.Bytes("/usr/sbin/nginx", 0o755, elf(62))}, []string{"lacks nginx", "is a program for EM_X86_64, not EM_AARCH64"}},
 		"an openbox for nobody": {[]image.File{image.Bytes("/usr/bin/openbox", 0o700, elf(183))}, []string{"lacks openbox", "mode 0700"}},
 		"no desktop page":       {[]image.File{image.Whiteout("/opt/novnc")}, []string{"lacks /opt/novnc/vnc.html", "the desktop's page"}},
