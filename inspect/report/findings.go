@@ -56,10 +56,10 @@ func Rules(w io.Writer, format string) error {
 
 // most limits the places of a finding, and the findings of one rule, in the text.
 const (
-	mostPlaces   = 4
-	mostOfRule = 20
-	mostOfOther  = 3 // findings of one rule, if compared on a base that the image doesn't name
-	mostIdle     = 5
+	mostPlaces  = 4
+	mostOfRule  = 20
+	mostOfOther = 3 // findings of one rule, if compared on a base that the image doesn't name
+	mostIdle    = 5
 )
 
 func findingsText(w io.Writer, r *verify.Report) error {
