@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cmd, err := root.ExecuteContextC(ctx)
 	err = cmp.Or(err, a.endProgress(), help.err)
 	if err == nil {
-		if a.cacheDir != "" && a.temporary == "" {
+		if a.cacheDir != "" && a.temporary == "" && cmd.Name() != "mcp" { // whose processes outlive their client
 			_ = cache.Prune(a.cacheDir, time.Now()) // the result stands without it
 		}
 		return exitOK
