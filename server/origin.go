@@ -2,18 +2,18 @@ package server
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/front"
 )
 
 // traceparent matches version-trace-parent-flags (W3C Trace Context, section 3.2).
-var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
+var traceparent = lazyregexp.New(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // readOrigin returns the caller's identity. Over HTTP the front has named the subject; what the client says of itself is
 // in the session's initialize or, in the stateless protocol, in the request's _meta.

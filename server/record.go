@@ -6,13 +6,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/output"
 	"github.com/slimctl/slimctl/server/policy"
@@ -136,7 +136,7 @@ func (h record) targetHost(c Call, r Result) string {
 
 // writtenHost finds the host in an address that may have any form, as a browser would: a backslash is a slash, and http
 // needs none. An address of another scheme has no host without them.
-var writtenHost = regexp.MustCompile(`(?i)^(?:https?:[/\\]*|[a-z][a-z0-9+.-]*:[/\\]{2}|(?:[/\\]{2})?)(?:[^/\\?#]*@)?(\[[^\]/\\?#]*\]|[^/\\?#:\[\]]*)(?::[0-9]*)?(?:[/\\?#]|$)`)
+var writtenHost = lazyregexp.New(`(?i)^(?:https?:[/\\]*|[a-z][a-z0-9+.-]*:[/\\]{2}|(?:[/\\]{2})?)(?:[^/\\?#]*@)?(\[[^\]/\\?#]*\]|[^/\\?#:\[\]]*)(?::[0-9]*)?(?:[/\\?#]|$)`)
 
 // hostIn returns the host in a refused address as it is written, for the log alone. It has at most 128 bytes.
 func hostIn(address string) string {

@@ -3,11 +3,11 @@ package server
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/output"
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/server/process"
@@ -60,7 +60,7 @@ func awaits(c policy.Command) bool {
 	return c.Name == "wait" && (len(c.Args) == 0 || !digits.MatchString(c.Args[0]))
 }
 
-var digits = regexp.MustCompile(`^[0-9]+$`)
+var digits = lazyregexp.New(`^[0-9]+$`)
 
 // maxPause is the longest pause in one run of agent-browser 0.8 to 0.19, in milliseconds; see nodeDeadline.
 const maxPause = 20000
@@ -93,7 +93,7 @@ func waitedRefusal(ses *session, c Call) *policy.Refusal {
 }
 
 // isReference matches a reference of a snapshot, as the grammar passes it on.
-var isReference = regexp.MustCompile(`^@e[0-9]+$`)
+var isReference = lazyregexp.New(`^@e[0-9]+$`)
 
 // oldReference returns a reference in a command for agent-browser 0.8 to 0.19 that belongs to a page that was left, for
 // which that version would look for 10 s. It returns "" if there is none, and notes which page a snapshot shows.

@@ -4,10 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // head is the last line of a chain.
@@ -43,8 +44,8 @@ type entry struct {
 
 // The beginning and the end of a line.
 var (
-	lineHead = regexp.MustCompile(`^\{"ts":"(.{24})","seq":([0-9]+),`)
-	lineTail = regexp.MustCompile(`^,"prev":"([0-9a-f]{64})"(,"hash":"([0-9a-f]{64})"\})$`)
+	lineHead = lazyregexp.New(`^\{"ts":"(.{24})","seq":([0-9]+),`)
+	lineTail = lazyregexp.New(`^,"prev":"([0-9a-f]{64})"(,"hash":"([0-9a-f]{64})"\})$`)
 )
 
 // tailLen is the length of lineTail's match.

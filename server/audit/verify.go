@@ -9,11 +9,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Kinds of a Break.
@@ -55,7 +56,7 @@ type place struct {
 	torn bool
 }
 
-var isAnchor = regexp.MustCompile(`^(?:([1-9][0-9]{0,17}):)?([0-9a-f]{64})$`)
+var isAnchor = lazyregexp.New(`^(?:([1-9][0-9]{0,17}):)?([0-9a-f]{64})$`)
 
 // parseAnchor parses [SEQ:]HASH. Without a number seq is 0, and without an anchor hash is empty.
 func parseAnchor(text string) (head, error) {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -155,7 +155,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // authority is so narrow that all parsers read the same host.
-var authority = regexp.MustCompile(`^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?$`)
+var authority = lazyregexp.New(`^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?$`)
 
 // checkTarget parses the target of a request, checks it against the policy and resolves its addresses.
 func (q *request) checkTarget(r *http.Request, pol *policy.Policy) *policy.Refusal {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/protocol"
 )
@@ -122,8 +122,8 @@ const (
 )
 
 var (
-	requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-	subject   = regexp.MustCompile(`^[!-~]{1,256}$`)
+	requestID = lazyregexp.New(`^[A-Za-z0-9._-]{1,64}$`)
+	subject   = lazyregexp.New(`^[!-~]{1,256}$`)
 )
 
 // identify leaves exactly one id and at most one caller in a request, and removes untrusted headers.

@@ -8,12 +8,13 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 
 // desktopPath matches the paths that a ticket opens. nginx selects a location after it has decoded and cleaned a path.
 // These paths are unambiguous: nothing is encoded, no segment is empty or begins with a dot.
-var desktopPath = regexp.MustCompile(`^/(websockify|vnc/([A-Za-z0-9_-][A-Za-z0-9._-]*/)*([A-Za-z0-9_-][A-Za-z0-9._-]*)?)$`)
+var desktopPath = lazyregexp.New(`^/(websockify|vnc/([A-Za-z0-9_-][A-Za-z0-9._-]*/)*([A-Za-z0-9_-][A-Za-z0-9._-]*)?)$`)
 
 // parseTarget returns the target of a request: X-Original-URI from nginx, otherwise the request's own. That header
 // grants nothing by itself; it only locates the ticket. ok is false for an ambiguous target.

@@ -3,8 +3,9 @@ package gate
 import (
 	"net/http"
 	"net/netip"
-	"regexp"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // isOwnPage reports whether the page that sent the request, if one did, may do so. The browser names the page's site in
@@ -28,7 +29,7 @@ func (g *Gate) isOwnPage(r *http.Request) bool {
 }
 
 // hostPort matches a Host in lower case whose name has no dots.
-var hostPort = regexp.MustCompile(`^(?:\[([0-9a-f:.]+)\]|([0-9]+(?:\.[0-9]+){3})|[a-z0-9_-]+)(?::[0-9]{1,5})?$`)
+var hostPort = lazyregexp.New(`^(?:\[([0-9a-f:.]+)\]|([0-9]+(?:\.[0-9]+){3})|[a-z0-9_-]+)(?::[0-9]{1,5})?$`)
 
 // isFixedHost reports whether nobody outside can make a Host resolve elsewhere: an IP address, localhost, or a name
 // without dots, as used between containers.

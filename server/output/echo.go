@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 const (
@@ -18,7 +20,7 @@ const (
 	maxWords = 64 << 10
 )
 
-var isReference = regexp.MustCompile(`^@?(ref=)?e[0-9]{1,6}$`)
+var isReference = lazyregexp.New(`^@?(ref=)?e[0-9]{1,6}$`)
 
 // echoes holds the forms in which the program may repeat request arguments.
 type echoes []string
@@ -85,6 +87,6 @@ func (e echoes) hide(s string) string {
 
 // callLog and stackLine match Playwright's call log and the lines of a stack trace.
 var (
-	callLog   = regexp.MustCompile(`\n?Call log:.*(?:\n(?:[ \t\r\x1b-].*)?)*`)
-	stackLine = regexp.MustCompile(`(?m)^    at .*\n?`)
+	callLog   = lazyregexp.New(`\n?Call log:.*(?:\n(?:[ \t\r\x1b-].*)?)*`)
+	stackLine = lazyregexp.New(`(?m)^    at .*\n?`)
 )

@@ -2,10 +2,11 @@ package output
 
 import (
 	"encoding/base64"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // tokenHints has a part of every token: a fast rejection of texts without one.
@@ -16,7 +17,7 @@ var schemeHints = strings.Fields("earer BEARER asic BASIC")
 
 // tokens matches tokens by their prefixes, which are so unusual that most need no word boundary before them. A group is
 // the part to hide.
-var tokens = regexp.MustCompile(strings.Join([]string{
+var tokens = lazyregexp.New(strings.Join([]string{
 	`(?:xox[bapeorscd]-|xapp-|[sr]k_live_|[sr]k_test_)[\w-]{10,}`,
 	`(?:gl(?:pat|dt|rt|ptt|cbt|oas)-)[\w-]{16,}`,
 	`(?:gh[pousr]_|github_pat_|dckr_pat_|GOCSPX-|whsec_|tskey-|hvs\.|ya29\.)[\w-]{20,}`,
@@ -31,7 +32,7 @@ var tokens = regexp.MustCompile(strings.Join([]string{
 }, "|"))
 
 // credentials matches the schemes of HTTP's authorization: RFC 6750 and RFC 7617. The groups are the part to hide.
-var credentials = regexp.MustCompile(`(?:[Bb]earer|BEARER)(?: +|%20)([\w.~+/=%-]{8,})|(?:[Bb]asic|BASIC)(?: +|%20)([\w+/-]{4,}=*)`)
+var credentials = lazyregexp.New(`(?:[Bb]earer|BEARER)(?: +|%20)([\w.~+/=%-]{8,})|(?:[Bb]asic|BASIC)(?: +|%20)([\w+/-]{4,}=*)`)
 
 // findTokens finds tokens, but for words that look alike.
 func findTokens(s string) (found []span) {
@@ -79,7 +80,7 @@ func isBasic(text string) bool {
 }
 
 // users matches scheme://user:password@host, and a long user without a password, which is a token.
-var users = regexp.MustCompile(`://([^/?#\\\s"'<>` + "`" + `:]*:[^/?#\\\s"'<>` + "`" + `]*|[^/?#\\\s"'<>` + "`" + `:]{16,})@`)
+var users = lazyregexp.New(`://([^/?#\\\s"'<>` + "`" + `:]*:[^/?#\\\s"'<>` + "`" + `]*|[^/?#\\\s"'<>` + "`" + `:]{16,})@`)
 
 func findUsers(s string) (found []span) {
 	if !strings.Contains(s, "://") || !strings.Contains(s, "@") {
@@ -92,7 +93,7 @@ func findUsers(s string) (found []span) {
 }
 
 // fieldLine matches a snapshot's field, with its content if that is on the line.
-var fieldLine = regexp.MustCompile(`^- (?:textbox|searchbox|spinbutton|combobox) "((?:[^"\\]|\\.)+)"[^:]*(?:: (.*))?`)
+var fieldLine = lazyregexp.New(`^- (?:textbox|searchbox|spinbutton|combobox) "((?:[^"\\]|\\.)+)"[^:]*(?:: (.*))?`)
 
 // findFields finds in a snapshot the content of fields for secrets: `- textbox "Password" [ref=e2]: value`, or the content
 // in the lines below.
@@ -203,13 +204,13 @@ func (r *Redactor) findValue(s string, at int) (none span) {
 }
 
 // quoted matches a value in quotes, which may be escaped themselves, up to the closing quote or the line's end.
-var quoted = func() *regexp.Regexp {
+var quoted = func() *lazyregexp.Regexp {
 	var forms []string
 	for _, quote := range quotes {
 		form := strings.ReplaceAll(`Q((?:[^Q\\\n]|\\.)*)|\\+Q((?:[^\\\n]|\\+[^Q\\\n])*)`, "Q", string(quote))
 		forms = append(forms, form)
 	}
-	return regexp.MustCompile("^(?:" + strings.Join(forms, "|") + ")")
+	return lazyregexp.New("^(?:" + strings.Join(forms, "|") + ")")
 }()
 
 // cutName returns the name at the end of a text, without the spaces, the quote and the bracket after it, and what is
@@ -253,8 +254,8 @@ func cutWord(s string, inQuery bool) string {
 
 // placeholder matches what documentation and forms have in place of a secret, proseWord also after a space.
 var (
-	placeholder = regexp.MustCompile(`^(?i:null|nil|none|true|false|undefined|)$`)
-	proseWord   = regexp.MustCompile(`^(?i:string|number|boolean|bytes|str|int|any|required|optional|must|should|is|are|was|the|an?|your|yes|not?|n/a` +
+	placeholder = lazyregexp.New(`^(?i:null|nil|none|true|false|undefined|)$`)
+	proseWord   = lazyregexp.New(`^(?i:string|number|boolean|bytes|str|int|any|required|optional|must|should|is|are|was|the|an?|your|yes|not?|n/a` +
 		`|please|enter|change|reset|show|hide|forgot|minimum|at|least|and|or|for|we|you|this|that|what|how|why|when|with|of|to|in|uses?|used)$`)
 )
 

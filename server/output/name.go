@@ -1,9 +1,10 @@
 package output
 
 import (
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // grade is the certainty with which a name belongs to a secret.
@@ -18,18 +19,18 @@ const (
 
 // The expressions for names as splitName returns them, for instance api-key.
 var (
-	headerName = regexp.MustCompile(`^(?:(?:proxy-?)?authorization|(?:set-?)?cookie|x-?api-?key|x-?auth-?token)$`)
-	strongName = regexp.MustCompile(`(?:passwords?|passwd|passphrase|secret|token|authorization|cookie|credentials?|(?:signing|encryption|account|master)-?key)(?:-|$)` +
+	headerName = lazyregexp.New(`^(?:(?:proxy-?)?authorization|(?:set-?)?cookie|x-?api-?key|x-?auth-?token)$`)
+	strongName = lazyregexp.New(`(?:passwords?|passwd|passphrase|secret|token|authorization|cookie|credentials?|(?:signing|encryption|account|master)-?key)(?:-|$)` +
 		`|(?:^|-)(?:passcode|passwort|kennwort|bearer)(?:-|$)|-pwd(?:-|$)|^pwd-|(?:api|private|access|secret)-?key`)
-	weakName = regexp.MustCompile(`(?:^|-)(?:sessions?|session-?id|sessid|sid|jsessionid|phpsessid|auth|otp|pin|tokens|secrets|cookies|signature|sig|csrf|xsrf|key)(?:-id)?$`)
+	weakName = lazyregexp.New(`(?:^|-)(?:sessions?|session-?id|sessid|sid|jsessionid|phpsessid|auth|otp|pin|tokens|secrets|cookies|signature|sig|csrf|xsrf|key)(?:-id)?$`)
 	// aboutName matches the endings of names that describe a secret but aren't one.
-	aboutName = regexp.MustCompile(`-(?:type|name|policy|expires|expiry|expiration|expired|in|at|ttl|url|uri|endpoint|file|path|dir|sock|socket|field|label` +
+	aboutName = lazyregexp.New(`-(?:type|name|policy|expires|expiry|expiration|expired|in|at|ttl|url|uri|endpoint|file|path|dir|sock|socket|field|label` +
 		`|length|count|limit|hint|help|placeholder|strength|manager|required|enabled|disabled|visible|page|form|settings|notice|banner|consent|preferences)$`)
 	// fieldName matches the label or the selector of a field that contains a secret.
-	fieldName = regexp.MustCompile(`(?:^|-)(?:pw|pass|pin|otp|cvv|cvc|csc|ssn|tan|totp|mfa|2fa|iban)(?:-|$)`)
+	fieldName = lazyregexp.New(`(?:^|-)(?:pw|pass|pin|otp|cvv|cvc|csc|ssn|tan|totp|mfa|2fa|iban)(?:-|$)`)
 
-	innerCapital = regexp.MustCompile(`([a-z])([A-Z])`)
-	separators   = regexp.MustCompile(`[0-9]*(?:[\x00-/:-@\[-` + "`" + `{-\x7f]+|$)`)
+	innerCapital = lazyregexp.New(`([a-z])([A-Z])`)
+	separators   = lazyregexp.New(`[0-9]*(?:[\x00-/:-@\[-` + "`" + `{-\x7f]+|$)`)
 )
 
 // hints has a part of every name that can be graded: a fast rejection of all others.

@@ -5,9 +5,10 @@ package output
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Run is a finished run of agent-browser.
@@ -57,7 +58,7 @@ func Normalise(subcommand string, args []string, run Run) (stdout, stderr string
 const NotInSnapshot = " is not in the last snapshot; take snapshot -i"
 
 // ownLimit matches the texts of a time limit of agent-browser itself: Playwright's and the native one's.
-var ownLimit = regexp.MustCompile(`Timeout [0-9]+ms exceeded|^Wait timed out after [0-9]+ms`)
+var ownLimit = lazyregexp.New(`Timeout [0-9]+ms exceeded|^Wait timed out after [0-9]+ms`)
 
 // noResponse is part of the native program's text when its daemon has not answered for 30 s.
 const noResponse = "reached the daemon but no response came back"

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Marker replaces a secret.
@@ -89,7 +91,7 @@ func (r *Redactor) findSecrets(s string) []span {
 }
 
 // references matches the refs of a snapshot, with other attributes of the element.
-var references = regexp.MustCompile(`\[(?:[a-z-]+(?:=[a-z0-9]+)?, )*ref=e[0-9]{1,6}(?:, [a-z-]+(?:=[a-z0-9]+)?)*\]`)
+var references = lazyregexp.New(`\[(?:[a-z-]+(?:=[a-z0-9]+)?, )*ref=e[0-9]{1,6}(?:, [a-z-]+(?:=[a-z0-9]+)?)*\]`)
 
 // replace replaces spans that overlap or touch by one mark, followed by the refs in them.
 func replace(s string, spans []span, mark string) string {

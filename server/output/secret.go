@@ -4,8 +4,9 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"net/url"
-	"regexp"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // minSecret is the minimum length of a value to search for; shorter ones would hide a page's ordinary words.
@@ -36,9 +37,9 @@ func Secrets(environ []string) []string {
 }
 
 var (
-	publicName = regexp.MustCompile(`(?:^|-)(?:path|home|pwd|oldpwd|lang|lc|term|shell|user|logname|hostname|host|display|commit|sha|digest` +
+	publicName = lazyregexp.New(`(?:^|-)(?:path|home|pwd|oldpwd|lang|lc|term|shell|user|logname|hostname|host|display|commit|sha|digest` +
 		`|version|revision|ref|image|tag|build|release|flags|options|opts|args)(?:-|$)`)
-	longWord = regexp.MustCompile(`^[\w+/=~-]{20,}$`)
+	longWord = lazyregexp.New(`^[\w+/=~-]{20,}$`)
 )
 
 // forms returns the forms of a secret in a text: unchanged, escaped for URLs, JSON and HTML, in hexadecimal, and inside

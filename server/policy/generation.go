@@ -2,9 +2,10 @@ package policy
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Generation is a family of agent-browser builds with a common grammar.
@@ -30,7 +31,7 @@ type Version struct{ Minor, Patch int }
 
 var install = fmt.Sprintf("install a version from 0.%d to 0.%d or from 0.%d to 0.%d", firstMinor, lastNode, firstNative, lastMinor)
 
-var versionLine = regexp.MustCompile(`^agent-browser 0\.([0-9]{1,3})\.([0-9]{1,4})$`)
+var versionLine = lazyregexp.New(`^agent-browser 0\.([0-9]{1,3})\.([0-9]{1,4})$`)
 
 // ParseVersion parses the output of `agent-browser --version`. It refuses versions without a known grammar: a newer one
 // may have options that the table lacks.

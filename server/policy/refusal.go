@@ -2,9 +2,10 @@ package policy
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"time"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Code is the class of a refusal. The numbers are application codes inside a tool result (`_meta.code`). They are never
@@ -61,7 +62,7 @@ func (r *Refusal) Error() string {
 // browsers reserve such headers.
 const RefusalHeader = "Proxy-Browser-Shell-Refusal"
 
-var refusalLine = regexp.MustCompile(`^(retryable )?[A-Z_]+ \((-[0-9]{1,6})\) ([a-z.-]{1,64}): ([ -~]{1,500})$`)
+var refusalLine = lazyregexp.New(`^(retryable )?[A-Z_]+ \((-[0-9]{1,6})\) ([a-z.-]{1,64}): ([ -~]{1,500})$`)
 
 // Header returns the value of RefusalHeader.
 func (r *Refusal) Header() string {

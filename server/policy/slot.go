@@ -2,11 +2,12 @@ package policy
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // slot checks one positional or option value and returns the text for agent-browser. at names the position for the
@@ -23,20 +24,20 @@ const (
 var (
 	// flagWord and flagAssign match words that the parser of either generation could read as an option. "-5", "-" and
 	// "--- x" are plain text to both.
-	flagWord   = regexp.MustCompile(`^(--[A-Za-z]\S*|-[A-Za-z])$`)
-	flagAssign = regexp.MustCompile(`^--[A-Za-z][A-Za-z0-9-]*=`)
+	flagWord   = lazyregexp.New(`^(--[A-Za-z]\S*|-[A-Za-z])$`)
+	flagAssign = lazyregexp.New(`^--[A-Za-z][A-Za-z0-9-]*=`)
 
-	reference = regexp.MustCompile(`^(?:ref=)?@?(e[0-9]{1,6})$`)
+	reference = lazyregexp.New(`^(?:ref=)?@?(e[0-9]{1,6})$`)
 
-	digits   = regexp.MustCompile(`^\+?[0-9]+$`)
-	number   = regexp.MustCompile(`^[0-9]{1,6}$`)
-	attrName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.:-]{0,127}$`)
-	pasteKey = regexp.MustCompile(`^(.*\+)?((Control|Meta)\+(.*\+)?[vV]|Shift\+(.*\+)?Insert)$`) // the clipboard is shared by all sessions
-	keyName  = regexp.MustCompile(`^((Control|Alt|Shift|Meta)\+){0,3}(Enter|Tab|Escape|Backspace|Delete|Insert|Space|Home|End|PageUp|PageDown|Arrow(Up|Down|Left|Right)|F([1-9]|1[0-2])|[!-~])$`)
-	shotName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(png|jpg|jpeg|webp)$`)
-	shotExt  = regexp.MustCompile(`(?i)\.(png|jpe?g|webp)$`)
-	pdfName  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.pdf$`)
-	shotPath = regexp.MustCompile(`(?i)^(~|file:)|[/\\]|\.\.`)
+	digits   = lazyregexp.New(`^\+?[0-9]+$`)
+	number   = lazyregexp.New(`^[0-9]{1,6}$`)
+	attrName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.:-]{0,127}$`)
+	pasteKey = lazyregexp.New(`^(.*\+)?((Control|Meta)\+(.*\+)?[vV]|Shift\+(.*\+)?Insert)$`) // the clipboard is shared by all sessions
+	keyName  = lazyregexp.New(`^((Control|Alt|Shift|Meta)\+){0,3}(Enter|Tab|Escape|Backspace|Delete|Insert|Space|Home|End|PageUp|PageDown|Arrow(Up|Down|Left|Right)|F([1-9]|1[0-2])|[!-~])$`)
+	shotName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(png|jpg|jpeg|webp)$`)
+	shotExt  = lazyregexp.New(`(?i)\.(png|jpe?g|webp)$`)
+	pdfName  = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.pdf$`)
+	shotPath = lazyregexp.New(`(?i)^(~|file:)|[/\\]|\.\.`)
 )
 
 // isFlagLike reports whether agent-browser could read s as an option.

@@ -3,7 +3,6 @@ package policy
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	whatwg "github.com/nlnwa/whatwg-url/url"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Open limits the addresses for `open`.
@@ -38,15 +39,15 @@ const (
 )
 
 var (
-	urlScheme = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*):`)
+	urlScheme = lazyregexp.New(`^([A-Za-z][A-Za-z0-9+.-]*):`)
 	// The authority is matched so narrowly that all URL parsers read the same host from it: no userinfo, no percent,
 	// one colon at most.
-	bareHost  = regexp.MustCompile(`^([^\[\]/?#@%:]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
-	authority = regexp.MustCompile(`^([^\[\]/?#@%:]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]*))?$`)
-	hostLabel = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?$`)
+	bareHost  = lazyregexp.New(`^([^\[\]/?#@%:]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
+	authority = lazyregexp.New(`^([^\[\]/?#@%:]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]*))?$`)
+	hostLabel = lazyregexp.New(`^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?$`)
 	// remapped holds characters that IDNA maps to others since Unicode 15.1.
 	remapped = &unicode.RangeTable{R16: []unicode.Range16{{0x1E9E, 0x1E9E, 1}}}
-	numeric  = regexp.MustCompile(`^(0[xX][0-9A-Fa-f]*|[0-9]+)$`)
+	numeric  = lazyregexp.New(`^(0[xX][0-9A-Fa-f]*|[0-9]+)$`)
 )
 
 // URL is an address that the policy admits.

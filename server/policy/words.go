@@ -1,11 +1,12 @@
 package policy
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Words splits the string form of a call into argv, for clients that only know sandbox_execute_bash. No shell
@@ -55,7 +56,7 @@ func Words(cmd string, cdpPort int) (words []string, session string, r *Refusal)
 const sessionVariable = "AGENT_BROWSER_SESSION"
 
 // assignment matches a first word that a shell reads as an assignment.
-var assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*\+?=`)
+var assignment = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*\+?=`)
 
 func notWords(what string) *Refusal {
 	return refuse(SandboxViolation, "shell.syntax", "the command holds %s, and no shell reads it: send one agent-browser command of plain words, and put a word with other characters in single quotes, for instance open 'https://example.com/?a=1&b=2'", what)

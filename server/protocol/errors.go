@@ -3,11 +3,12 @@ package protocol
 import (
 	"encoding/json"
 	"errors"
-	"regexp"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // texts replaces go-sdk's texts, which repeat names and params.
@@ -50,7 +51,7 @@ func ownError(err error, code int64) *jsonrpc.Error {
 }
 
 // unknownTool is the complete text of an UnknownTool without names.
-var unknownTool = regexp.MustCompile(`^unknown tool; tools/list shows [A-Za-z0-9_.-]{1,64}(, [A-Za-z0-9_.-]{1,64}){0,7}$`)
+var unknownTool = lazyregexp.New(`^unknown tool; tools/list shows [A-Za-z0-9_.-]{1,64}(, [A-Za-z0-9_.-]{1,64}){0,7}$`)
 
 // UnknownTool returns the error for a call of a missing tool. It lists the existing ones if there are at most eight.
 func UnknownTool(tools []string) *jsonrpc.Error {
@@ -66,7 +67,7 @@ func plainAnswer(res *jsonrpc.Response) *jsonrpc.Response {
 	return &jsonrpc.Response{ID: res.ID, Error: ownError(res.Error, jsonrpc.CodeInvalidRequest)}
 }
 
-var harmlessVersion = regexp.MustCompile(`^[0-9A-Za-z.-]{1,32}$`)
+var harmlessVersion = lazyregexp.New(`^[0-9A-Za-z.-]{1,32}$`)
 
 // versionData is the data of an error for an unknown revision (MCP 2026-07-28 schema UnsupportedProtocolVersionError).
 // It repeats a requested revision only if that looks like one.

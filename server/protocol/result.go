@@ -3,13 +3,14 @@ package protocol
 import (
 	"bytes"
 	"encoding/json"
-	"regexp"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // SessionID matches a well-formed session_id.
-var SessionID = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
+var SessionID = lazyregexp.New(`^[a-zA-Z0-9._-]{1,64}$`)
 
 // NewResult returns a result of the tool, with its four keys as text and as structured content. It is the only maker of
 // such results: the tool's, and those for calls that were refused before the tool.
