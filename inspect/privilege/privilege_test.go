@@ -270,7 +270,7 @@ func TestClosedAccounts(t *testing.T) {
 		files["/etc/"+name] = string(data)
 	}
 	r := report(t, files)
-	if len(r.Notes) > 0 || len(r.Sudo) > 0 || len(r.Users) != 20 {
+	if len(r.Notes) > 0 || len(r.Sudo) > 0 || len(r.Users) != 4 {
 		t.Fatalf("%d users, notes %v, rules %v", len(r.Users), r.Notes, r.Sudo)
 	}
 	for _, u := range r.Users {

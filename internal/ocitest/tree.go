@@ -77,8 +77,19 @@ func (m *tree) applyLayer(l v1.Layer) error {
 	if err != nil {
 		return err
 	}
+	dirs := map[string]bool{"/": true}
 	for _, e := range entries {
-		m.whiteout(e.path)
+		if e.header.Typeflag == tar.TypeDir {
+			dirs[e.path] = true
+		}
+		if !isWhiteout(e.path) {
+			for p := path.Dir(e.path); !dirs[p]; p = path.Dir(p) {
+				dirs[p] = true
+			}
+		}
+	}
+	for _, e := range entries {
+		m.whiteout(e.path, dirs)
 	}
 	for _, e := range entries {
 		if err := m.put(e); err != nil {
@@ -117,15 +128,19 @@ func read(l v1.Layer) (entries []entry, err error) {
 
 func isWhiteout(p string) bool { return strings.HasPrefix(path.Base(p), ".wh.") }
 
-func (m *tree) whiteout(p string) {
+// whiteout applies a whiteout of a layer with these directories: in containerd a directory takes the place of a whiteout of its
+// own layer, and overlayfs hides nothing by an opaque root.
+func (m *tree) whiteout(p string, dirs map[string]bool) {
 	name, ok := strings.CutPrefix(path.Base(p), ".wh.")
 	if !ok {
 		return
 	}
 	dir := m.real(path.Dir(p))
 	if name == ".wh..opq" {
-		m.clear(dir)
-	} else {
+		if dir != "/" {
+			m.clear(dir)
+		}
+	} else if !dirs[path.Join(path.Dir(p), name)] {
 		gone := path.Join(dir, name)
 		m.clear(gone)
 		delete(m.inodes, gone)
