@@ -30,7 +30,7 @@ var neverPrograms = []string{"/dev", "/etc", "/home", "/proc", "/run", "/sys", "
 func (w *work) findElsewhere(n need) (link, target string, candidates []string) {
 	seen := map[string]bool{}
 	hasELF := false
-	for _, p := range w.base.Glob("/**/{" + strings.Join(n.names(), ",") + "}") {
+	for _, p := range w.base.Glob("/**/{" + globEscape.Replace(strings.Join(n.listNames(), ",")) + "}") {
 		real := w.checkCandidate(p, n)
 		if real == "" || seen[real] {
 			continue
@@ -150,14 +150,15 @@ func (w *work) layFound() (build.Lay, error) {
 	return lay, w.layOverlay(&lay)
 }
 
-// advise says what to do about a need that is not met: what was looked for, and the profile that names it.
-func (w *work) advise(n need, candidates []string) string {
+// adviseProfile returns the end of the error for a need that is not met: what the base has of its names, and a profile that
+// names it.
+func (w *work) adviseProfile(n need, candidates []string) string {
 	at, what := n.paths[0], "PATH OF "+n.what
 	toLink := func(p string) string { return p }
 	if !n.program {
 		at, what, toLink = path.Dir(at), "ITS DIRECTORY", path.Dir
 	}
-	says, rest := fmt.Sprintf("no other file of the base named %s would do", strings.Join(n.names(), ", ")), ""
+	says, rest := fmt.Sprintf("no other file of the base named %s would do", strings.Join(n.listNames(), ", ")), ""
 	if len(candidates) > 0 {
 		says, what = fmt.Sprintf("the base has %s", strings.Join(candidates, ", ")), toLink(candidates[0])
 		for _, c := range candidates[1:] {
@@ -179,8 +180,8 @@ func (w *work) advise(n need, candidates []string) string {
 		"      files:", "        - {path: "+at+", link: "+what+"}"+rest), "\n")
 }
 
-// names returns the names that a need may have in a base.
-func (n need) names() []string {
+// listNames returns the names that a need may have in a base.
+func (n need) listNames() []string {
 	if names := otherNames[n.what]; names != nil {
 		return names
 	}

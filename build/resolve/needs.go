@@ -90,7 +90,7 @@ func (w *work) checkNeeds(overlays []build.Lay) error {
 			continue
 		}
 		missing = append(missing, fmt.Sprintf("base %s lacks %s, which %s needs: %s; %s",
-			w.in.Reference, n.what, n.by, strings.Join(looked, "; "), w.advise(n, candidates)))
+			w.in.Reference, n.what, n.by, strings.Join(looked, "; "), w.adviseProfile(n, candidates)))
 	}
 	if len(missing) > 0 && w.base.Err == nil {
 		if w.line == "" {

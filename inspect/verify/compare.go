@@ -256,7 +256,7 @@ func (c *comparison) compareConfigs(platform string, rawHave, rawWant []byte) er
 func (c *comparison) compareDocuments(rule, platform string, have, want object, docker bool) {
 	if c.want.SameTree {
 		for _, o := range []object{have, want} {
-			normalize(o)
+			normalizeConfig(o)
 		}
 		if len(asObject(have["annotations"])) == 0 && (docker || c.in.FromDocker) { // they have no place there
 			delete(want, "annotations")
@@ -306,10 +306,10 @@ func eachDifference(at string, have, want any, tell func(at string, have, want a
 	}
 }
 
-// normalize gives equal documents of images with the same tree the same values: it drops times, history and what layers
-// there are, empty values, and annotations and labels that describe an image to people. Variables become an object. A
-// variable may be empty instead of absent: a Dockerfile can set one but never unset it.
-func normalize(o object) {
+// normalizeConfig drops from a config whatever differs between images with the same tree: times, history, the list of
+// layers, empty values, and annotations and labels that describe an image to people. Variables become an object. A variable
+// may be empty instead of absent: a Dockerfile can set one but never unset it.
+func normalizeConfig(o object) {
 	describes := func(m object) object {
 		for key := range m {
 			if strings.HasPrefix(key, "org.opencontainers.image.") && key != image.AnnotationBaseDigest && key != image.AnnotationBaseName {

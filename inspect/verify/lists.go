@@ -18,8 +18,8 @@ import (
 	"github.com/slimctl/slimctl/inspect/start"
 )
 
-// list is one of the profile's lists with what an image has of it. It is a rule: what was found has to be listed, and
-// what is listed has to be found.
+// list is one of the profile's lists with what an image has of it. It is a rule: an image has every entry of the
+// list, and nothing else.
 type list struct {
 	Rule
 	// key is the profile's key, and lacks says that an entry was not found.
