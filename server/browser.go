@@ -356,8 +356,8 @@ func (b *browser) startDaemon(ctx context.Context, ses *session, res Result) (Re
 	b.endDaemon(ses)
 	argv := append(forcedOptions(ses.name, b.cli.conf.CDPPort, policy.Native), "stream", "disable")
 	out, err := b.agentBrowser(ctx, ses, argv, true)
-	// It attaches to all tabs, and another session's may close meanwhile.
-	for tries := 1; tries < daemonTries && err == nil && bytes.Contains(out.Stdout, []byte("No target with given id found")); tries++ {
+	// It attaches to all tabs, and another session's may close before or after: "No target with given id found", "Session with given id not found".
+	for tries := 1; tries < daemonTries && err == nil && bytes.Contains(out.Stdout, []byte("CDP error (")); tries++ {
 		b.endDaemon(ses)
 		out, err = b.agentBrowser(ctx, ses, argv, true)
 	}
