@@ -29,6 +29,7 @@ func (s *Sandbox) AwaitHealthy(ctx context.Context) error {
 		return nil
 	}
 	said := "its health check gave no answer"
+	before := s.countExits()
 	for {
 		answer, code, err := s.execQuietly(ctx, h.Test[1:], 64<<10)
 		switch {
@@ -53,8 +54,10 @@ func (s *Sandbox) AwaitHealthy(ctx context.Context) error {
 			return fmt.Errorf("the image did not become healthy: %s", said)
 		case <-time.After(healthInterval):
 		}
-		if program := s.findFailing(); program != "" {
-			return fmt.Errorf("program %s has ended %d times: %s", program, maxExits, endOf(s.programLog(ctx, program)))
+		for program, n := range s.countExits() {
+			if n-before[program] >= maxExits {
+				return fmt.Errorf("program %s has ended %d times: %s", program, maxExits, endOf(s.programLog(ctx, program)))
+			}
 		}
 	}
 }
@@ -68,7 +71,7 @@ func (s *Sandbox) execQuietly(ctx context.Context, argv []string, room int) ([]b
 	return out.Bytes(), code, err
 }
 
-// maxExits is the number of exits of a program before the image is healthy that AwaitHealthy treats as a failure. At a
+// maxExits is the number of exits of a program, while AwaitHealthy waits, that it treats as a failure. At a
 // healthy start none of our programs exits.
 const maxExits = 5
 
@@ -78,18 +81,15 @@ var (
 	programName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 )
 
-// findFailing returns a program that has exited maxExits times, or "".
-func (s *Sandbox) findFailing() string {
+// countExits returns how often each program has exited, by the end of the container's log.
+func (s *Sandbox) countExits() map[string]int {
 	const enough = 256 << 10
 	log := s.Logs()
-	ends := map[string]int{}
+	exits := map[string]int{}
 	for _, m := range exitLine.FindAllSubmatch(log[max(0, len(log)-enough):], -1) {
-		name := string(m[1])
-		if ends[name]++; ends[name] >= maxExits {
-			return name
-		}
+		exits[string(m[1])]++
 	}
-	return ""
+	return exits
 }
 
 // endOf returns the end of a program's output as one line for a message.
