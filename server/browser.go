@@ -23,11 +23,6 @@ const (
 	// pageTime limits the check of a session's pages after a command. The check also runs when the call's own time is
 	// over. A busy machine's Chromium needs seconds for an answer.
 	pageTime = 10 * time.Second
-	// hostTime is the time for which a host that resolved to public addresses isn't resolved again for the check of a
-	// page. (The proxy resolves for every connection.)
-	hostTime = 30 * time.Second
-	// maxChecked limits the number of such remembered hosts.
-	maxChecked = 1000
 )
 
 // browser runs admitted calls on the one Chromium. Each session has a tab in a BrowserContext of its own: separate
@@ -127,9 +122,6 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 	}
 	nav := loaded(within)
 	if r, at := b.checkPages(within, p, ses); r != nil {
-		if r.Code == policy.Timeout { // the refusal's words are those of a call that wasn't run
-			r.Message = "the command ran, but the page's host was not resolved in time, so the output is withheld: take a snapshot"
-		}
 		return res.withRefusal(r).about(at)
 	}
 	_, failed := ses.tab.Document()
@@ -328,7 +320,6 @@ func (b *browser) openTab(ctx context.Context, ses *session, gen policy.Generati
 	if ses.chromium, ses.tab, err = b.chromium.newTab(ctx); err != nil {
 		return err
 	}
-	clear(ses.checked)
 	if gen == policy.Node {
 		return nil
 	}
@@ -389,16 +380,12 @@ func (b *browser) endDaemon(ses *session) {
 	}
 }
 
-// checkPages checks the address of every page of the session, and every address that a page had since the last check,
-// since it may have been read there. The tab leaves forbidden pages. It also returns the refused address.
+// checkPages checks the address of every page of the session by its text, and leaves forbidden pages: what a person opens
+// at the desktop is no agent's business. (The proxy checks what is connected to, and Chromium's policy the rest.) It also
+// returns the refused address.
 func (b *browser) checkPages(ctx context.Context, p *policy.Policy, ses *session) (refusal *policy.Refusal, at string) {
-	for _, page := range ses.tab.Seen() {
-		if r := b.checkPage(ctx, p, ses, page.URL); r != nil {
-			refusal, at = r, page.URL
-		}
-	}
 	for _, page := range ses.tab.Pages() {
-		r := b.checkPage(ctx, p, ses, page.URL)
+		r := p.CheckPage(page.URL)
 		if r == nil {
 			continue
 		}
@@ -408,25 +395,10 @@ func (b *browser) checkPages(ctx context.Context, p *policy.Policy, ses *session
 			break
 		}
 	}
-	if refusal != nil && refusal.Code == policy.PolicyBlocked {
+	if refusal != nil {
 		refusal.Message = "the page went to an address that the policy blocks, and was left; its content is withheld: " + refusal.Message
 	}
 	return refusal, at
-}
-
-func (b *browser) checkPage(ctx context.Context, p *policy.Policy, ses *session, href string) *policy.Refusal {
-	u, r := p.CheckPage(href)
-	if r != nil || u.Host == "" || time.Since(ses.checked[u.Host]) < hostTime {
-		return r
-	}
-	if _, r = p.NetworkFor(b.network, u.Host).Lookup(ctx, u.Host); r != nil {
-		return r
-	}
-	if len(ses.checked) >= maxChecked {
-		clear(ses.checked)
-	}
-	ses.checked[u.Host] = time.Now()
-	return nil
 }
 
 // leaveErrorPage sends the tab to about:blank: an agent must not read or operate Chromium's error page. If the tab cannot

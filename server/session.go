@@ -76,7 +76,6 @@ type session struct {
 	alone    *os.File             // 0.8 to 0.19: the lock for exclusive use
 	document string               // 0.8 to 0.19: the page of the last snapshot, see cdp.Tab.Document
 	daemon   *os.Process          // 0.34 and later: the daemon with the closed port
-	checked  map[string]time.Time // hosts that resolved to public addresses, and when
 	gone     chan struct{}        // closed when a taken session has ended
 }
 
@@ -124,7 +123,7 @@ func (s *sessions) admitCall(c Call, l policy.Limits) (_ Call, r *policy.Refusal
 		return c, r
 	}
 	if ses == nil {
-		ses = &session{key: key, name: daemonName(key), turn: newTurn(), rate: newRate(l), last: time.Now(), checked: map[string]time.Time{}}
+		ses = &session{key: key, name: daemonName(key), turn: newTurn(), rate: newRate(l), last: time.Now()}
 		s.all[key] = ses
 	}
 	c.ses, ses.by, ses.left = ses, c.Origin, false

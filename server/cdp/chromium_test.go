@@ -170,10 +170,6 @@ func (c *chromium) serve(w http.ResponseWriter, r *http.Request) {
 d.attachShadow({mode:'open'}).innerHTML='<input type=password value=in-shadow>';
 Object.defineProperty(HTMLInputElement.prototype,'value',{get(){return 'lie'}});document.querySelectorAll=()=>[];
 </script>`)
-	case "/flip":
-		io.WriteString(w, `<script>addEventListener('load',()=>setTimeout(()=>{location='/secret'},50))</script>`)
-	case "/secret":
-		io.WriteString(w, `<script>addEventListener('load',()=>setTimeout(()=>{location='/back'},50))</script>`)
 	}
 	io.WriteString(w, "<!doctype html><title>"+r.URL.Path+"</title><p>here")
 }
@@ -501,19 +497,6 @@ func TestCloseOfHangingPage(t *testing.T) {
 	o := c.other(t, "")
 	eventually(t, func() bool { return len(o.do("Target.getBrowserContexts", nil)["browserContextIds"].([]any)) == 0 },
 		func() string { return "the context stays" })
-}
-
-func TestSeenKeepsWhatIsPast(t *testing.T) {
-	c := share(t)
-	tab := c.tab(t, c.dial(t))
-	c.open(t, tab, "/flip")
-	eventually(t, func() bool { return tab.Pages()[0].URL == c.site.URL+"/back" }, func() string { return fmt.Sprint(tab.Pages()) })
-	if got := urls(tab.Seen()); !slices.Contains(got, c.site.URL+"/secret") {
-		t.Errorf("the place in between is missing: %q", got)
-	}
-	if got := tab.Seen(); len(got) != 0 {
-		t.Errorf("seen again: %q", got)
-	}
 }
 
 // A navigation that has not been answered yet shows nothing of its page, and

@@ -16,7 +16,6 @@ import (
 const (
 	maxPages  = 100             // of one context; a page may open popups
 	maxFrames = 50              // of one context and of other sites: each is a process
-	maxSeen   = 1000            // addresses of one context's pages during one command
 	maxURL    = 64 << 10        // bytes kept of a URL
 	leaveTime = 2 * time.Second // limits the delay that a hanging page causes
 
@@ -33,7 +32,6 @@ var (
 	errGone     = errors.New("the tab is gone: it was closed or has crashed")
 	errCrowded  = fmt.Errorf("the page opened more than %d others, or %d frames of other sites", maxPages, maxFrames)
 	errNotAlone = errors.New("another client opened a page in this Chromium, and this version of agent-browser would use it")
-	errRestless = fmt.Errorf("the page went to more than %d addresses at once", maxSeen)
 )
 
 // Page is a page of a tab's BrowserContext: the tab itself or a popup. The page chooses its URL; only the first 64 KiB
@@ -50,7 +48,6 @@ type Tab struct {
 	// Guarded by b.mu.
 	pages  map[string]string // id -> URL
 	unsure map[string]bool   // ids of pages whose current URL is unknown
-	seen   []Page
 	frames map[string]bool // ids of frames with a process of their own
 	shown  document
 	ready  bool                    // it was opened
@@ -163,13 +160,6 @@ func (t *Tab) recordPage(info target) {
 		url, t.unsure[info.ID] = old, true
 	}
 	t.pages[info.ID] = url
-	switch {
-	case known && old == url:
-	case len(t.seen) >= maxSeen:
-		t.fail(errRestless)
-	default:
-		t.seen = append(t.seen, visiblePage(info.ID, url))
-	}
 }
 
 // recordDocument records what the tab shows.
@@ -243,16 +233,6 @@ func (t *Tab) Pages() []Page {
 			out = append(out, visiblePage(id, t.pages[id]))
 		}
 	}
-	return out
-}
-
-// Seen returns every address that a page of the tab's BrowserContext has had since the last call, in order. A page may
-// visit a forbidden address, be read there, and be back before Pages is called.
-func (t *Tab) Seen() []Page {
-	t.b.mu.Lock()
-	defer t.b.mu.Unlock()
-	out := t.seen
-	t.seen = nil
 	return out
 }
 

