@@ -378,6 +378,9 @@ func (b *browser) endDaemon(ses *session) {
 		_ = ses.daemon.Release()
 		ses.daemon = nil
 	}
+	if ses.chromium != nil { // the daemon had attached to all tabs
+		ses.chromium.DenySecurityKeys()
+	}
 }
 
 // checkPages checks the address of every page of the session by its text, and leaves forbidden pages: what a person opens

@@ -173,11 +173,6 @@ func TestTabGone(t *testing.T) {
 				s.Frame(tab.ID())
 			}
 		},
-		"restless": func(s *cdptest.Server, tab *cdp.Tab) {
-			for i := range 1001 {
-				s.Navigate(tab.ID(), fmt.Sprint("http://a.test/", i))
-			}
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, b := dialFake(t)

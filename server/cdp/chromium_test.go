@@ -250,8 +250,24 @@ func (c *chromium) other(t testing.TB, path string) *other {
 	return &other{t: t, ws: ws}
 }
 
+// ask sends a command and gives its result or error as they are.
+func (o *other) ask(method string, params map[string]any) string {
+	o.t.Helper()
+	result, failed := o.send(method, params)
+	return fmt.Sprint(result, failed)
+}
+
 // do sends a command and gives its result.
 func (o *other) do(method string, params map[string]any) map[string]any {
+	o.t.Helper()
+	result, failed := o.send(method, params)
+	if failed != nil {
+		o.t.Fatalf("%s: %v", method, failed)
+	}
+	return result
+}
+
+func (o *other) send(method string, params map[string]any) (result map[string]any, failed any) {
 	o.t.Helper()
 	o.id++
 	b, _ := json.Marshal(map[string]any{"id": o.id, "method": method, "params": params})
@@ -272,10 +288,7 @@ func (o *other) do(method string, params map[string]any) map[string]any {
 			o.t.Fatal(err)
 		}
 		if m.ID == o.id {
-			if m.Error != nil {
-				o.t.Fatalf("%s: %v", method, m.Error)
-			}
-			return m.Result
+			return m.Result, m.Error
 		}
 	}
 }
@@ -497,6 +510,45 @@ func TestCloseOfHangingPage(t *testing.T) {
 	o := c.other(t, "")
 	eventually(t, func() bool { return len(o.do("Target.getBrowserContexts", nil)["browserContextIds"].([]any)) == 0 },
 		func() string { return "the context stays" })
+}
+
+// TestSecurityKeys: no other client's leaving, however often, gives a page back the dialog for security keys, nor does it fail
+// what looks after the tab meanwhile.
+func TestSecurityKeys(t *testing.T) {
+	c := share(t)
+	tab := c.tab(t, c.dial(t))
+	page := "/devtools/page/" + tab.ID()
+	stays := c.other(t, page)
+	add := func() string {
+		return stays.ask("WebAuthn.addVirtualAuthenticator", map[string]any{"options": map[string]any{"protocol": "ctap2", "transport": "internal"}})
+	}
+	if got := add(); !strings.Contains(got, "one internal") {
+		t.Fatalf("a new tab has none: %s", got)
+	}
+	c.other(t, page).ws.CloseNow()
+	eventually(t, func() bool { return strings.Contains(add(), "not been enabled") }, func() string { return "Chromium keeps them, so this is needed no more" })
+	sync_(t, tab)
+	if got := add(); !strings.Contains(got, "one internal") {
+		t.Errorf("after Sync: %s", got)
+	}
+	left := make(chan bool)
+	go func() {
+		defer close(left)
+		for range 50 {
+			ws, _, err := websocket.Dial(within(t, patience), fmt.Sprintf("ws://127.0.0.1:%d%s", c.port, page), nil)
+			if err == nil {
+				ws.CloseNow()
+			}
+		}
+	}()
+	for leaving := true; leaving; {
+		select {
+		case <-left:
+			leaving = false
+		default:
+			sync_(t, tab)
+		}
+	}
 }
 
 // A navigation that has not been answered yet shows nothing of its page, and

@@ -48,7 +48,7 @@ type Tab struct {
 	// Guarded by b.mu.
 	pages  map[string]string // id -> URL
 	unsure map[string]bool   // ids of pages whose current URL is unknown
-	frames map[string]bool // ids of frames with a process of their own
+	frames map[string]bool   // ids of frames with a process of their own
 	shown  document
 	ready  bool                    // it was opened
 	err    error                   // why the tab is unusable
@@ -236,7 +236,7 @@ func (t *Tab) Pages() []Page {
 	return out
 }
 
-// Sync updates the state, in two round trips (a few more while a page moves to another process). ctx limits it. An error
+// Sync updates the state and keeps security keys away, in two round trips (a few more while a page moves to another process). ctx limits it. An error
 // means that the addresses of the pages are unknown, or that the tab is unusable.
 func (t *Tab) Sync(ctx context.Context) error {
 	for {
@@ -248,13 +248,22 @@ func (t *Tab) Sync(ctx context.Context) error {
 		}
 		if !t.moving() {
 			// The answer comes after all earlier events of the watch. A page that hangs does not delay it.
-			if err := t.watch.call(ctx, "", "Browser.getVersion", nil, nil, nil); err != nil {
-				return err
-			}
-			return t.checkUsable()
+			err := t.watch.denySecurityKeys(ctx, t.watch.session)
+			return cmp.Or(t.checkUsable(), err)
 		}
 		if err := pause(ctx); err != nil {
 			return fmt.Errorf("read a page's address: %w", err)
+		}
+	}
+}
+
+// DenySecurityKeys renews what Sync does for each tab, since a client of all tabs has left. It doesn't wait.
+func (b *Browser) DenySecurityKeys() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range b.tabs {
+		if t.ready {
+			go callBounded(func(ctx context.Context) error { return t.watch.denySecurityKeys(ctx, t.watch.session) }) //nolint:errcheck // Sync does it again
 		}
 	}
 }

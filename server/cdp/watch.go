@@ -1,7 +1,6 @@
 package cdp
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"strings"
@@ -64,16 +63,30 @@ func (w *watch) watchPage(ctx context.Context, id string) (session string, err e
 	return s.ID, w.denySecurityKeys(ctx, s.ID)
 }
 
-// denySecurityKeys gives a page two virtual authenticators that recognize nobody, so that a request for one fails
-// immediately. Otherwise a dialog covers the tab, which no policy or flag prevents.
+// denySecurityKeys gives a page two virtual authenticators that recognize nobody, unless it has them, so that a request for
+// one fails immediately. Otherwise a dialog covers the tab, which no policy or flag prevents. Chromium takes them from the
+// page whenever another client, such as the agent-browser of any session, leaves it: also between two of these commands.
 func (w *watch) denySecurityKeys(ctx context.Context, session string) error {
-	err := w.call(ctx, session, "WebAuthn.enable", nil, nil, nil)
-	for _, transport := range []string{"usb", "internal"} {
-		err = cmp.Or(err, w.call(ctx, session, "WebAuthn.addVirtualAuthenticator", map[string]any{"options": map[string]any{
+	add := func(transport string) error {
+		return w.call(ctx, session, "WebAuthn.addVirtualAuthenticator", map[string]any{"options": map[string]any{
 			"protocol": "ctap2", "transport": transport, "automaticPresenceSimulation": true, "hasUserVerification": true, "isUserVerified": false,
-		}}, nil, nil))
+		}}, nil, nil)
 	}
-	return err
+	for {
+		err := add("internal")
+		if err == nil {
+			err = add("usb")
+		}
+		switch {
+		case err == nil, strings.Contains(err.Error(), "only supports one internal authenticator"):
+			return nil
+		case !strings.Contains(err.Error(), "has not been enabled"):
+			return err
+		}
+		if err := w.call(ctx, session, "WebAuthn.enable", nil, nil, nil); err != nil {
+			return err
+		}
+	}
 }
 
 // watchPopup watches a page that may be gone already, or hang.
