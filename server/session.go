@@ -72,11 +72,11 @@ type session struct {
 
 	// Used only by the call that holds turn.
 	chromium *cdp.Browser
-	tab      *cdp.Tab             // nil before the first command
-	alone    *os.File             // 0.8 to 0.19: the lock for exclusive use
-	document string               // 0.8 to 0.19: the page of the last snapshot, see cdp.Tab.Document
-	daemon   *os.Process          // 0.34 and later: the daemon with the closed port
-	gone     chan struct{}        // closed when a taken session has ended
+	tab      *cdp.Tab      // nil before the first command
+	alone    *os.File      // 0.8 to 0.19: the lock for exclusive use
+	document string        // 0.8 to 0.19: the page of the last snapshot, see cdp.Tab.Document
+	daemon   *os.Process   // 0.34 and later: the daemon with the closed port
+	gone     chan struct{} // closed when a taken session has ended
 }
 
 func newSessions() *sessions { return &sessions{all: map[string]*session{}} }

@@ -29,7 +29,6 @@ func runAudit(_ context.Context, args []string, std stdio) error {
 	}
 	flags := flag.NewFlagSet("audit verify", flag.ContinueOnError)
 	anchor := flags.String("anchor", "", "`SEQ:HASH` of a line that must be in the log, or just before it")
-	flags.StringVar(anchor, "head", "", "the `hash` alone of such a line")
 	asJSON := flags.Bool("json", false, "print a JSON object")
 	files, err := parseMixed(flags, args[1:], std)
 	if err != nil {
@@ -82,36 +81,18 @@ func encodeReport(w io.Writer, log string, r audit.Report) error {
 	return err
 }
 
-// groupLogs groups files such as those of DIR/ID/audit/*.jsonl by log. Files with the same name, apart from the number
-// that rotation appends, belong to one log. If several directories have the file without a number, each directory has
-// its own log.
-func groupLogs(files []string) [][]string {
-	name := func(file string) string {
-		base := filepath.Base(file)
-		if _, err := strconv.ParseUint(strings.TrimPrefix(filepath.Ext(base), "."), 10, 64); err == nil {
-			base = strings.TrimSuffix(base, filepath.Ext(base))
-		}
-		return base
-	}
-	current := map[string]int{}
+// groupLogs groups files by log: those of a directory whose names differ in the number that rotation appends.
+func groupLogs(files []string) (logs [][]string) {
+	at := map[string]int{}
 	for _, f := range files {
-		if name(f) == filepath.Base(f) {
-			current[name(f)]++
+		name := f
+		if _, err := strconv.ParseUint(strings.TrimPrefix(filepath.Ext(f), "."), 10, 64); err == nil {
+			name = strings.TrimSuffix(f, filepath.Ext(f))
 		}
-	}
-	var logs [][]string
-	positions := map[string]int{}
-	for _, f := range files {
-		key := name(f)
-		if current[key] > 1 {
-			key = filepath.Join(filepath.Dir(f), key)
+		if _, known := at[name]; !known {
+			at[name], logs = len(logs), append(logs, nil)
 		}
-		i, ok := positions[key]
-		if !ok {
-			i = len(logs)
-			positions[key], logs = i, append(logs, nil)
-		}
-		logs[i] = append(logs[i], f)
+		logs[at[name]] = append(logs[at[name]], f)
 	}
 	return logs
 }

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -14,6 +12,7 @@ import (
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/front"
 	"github.com/slimctl/slimctl/server/gate"
+	"github.com/slimctl/slimctl/server/listen"
 )
 
 // vncAddress is the address of the desktop; tests replace it.
@@ -62,36 +61,11 @@ func openGate(set serveSettings, s *serving) (service, error) {
 
 // serveGate serves on l until ctx ends and then closes the desktops.
 func serveGate(ctx context.Context, l net.Listener, h http.Handler) error {
-	var running sync.WaitGroup
-	srv := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			running.Add(1)
-			defer running.Done()
-			h.ServeHTTP(w, r)
-		}),
+	return listen.Serve(ctx, &http.Server{
+		Handler:                      h,
 		DisableGeneralOptionsHandler: true, // by default OPTIONS * is answered
 		ReadHeaderTimeout:            gateHeader,
 		IdleTimeout:                  gateIdle,
 		MaxHeaderBytes:               gateHead,
-		BaseContext:                  func(net.Listener) context.Context { return ctx },
-	}
-	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(netutil.LimitListener(l, gateClients)) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
-	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), gateEnd)
-	defer cancel()
-	if err := srv.Shutdown(within); err != nil {
-		return errors.Join(err, srv.Close())
-	}
-	ended := make(chan struct{})
-	go func() { running.Wait(); close(ended) }()
-	select {
-	case <-ended: // Shutdown doesn't wait for WebSockets
-	case <-within.Done(): // a client that doesn't answer is not an error
-	}
-	return nil
+	}, netutil.LimitListener(l, gateClients), gateEnd)
 }

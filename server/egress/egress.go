@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,7 +68,6 @@ type Proxy struct {
 	listen   atomic.Pointer[netip.Addr] // own listening address
 	active   atomic.Int64               // requests and tunnels
 	clients  atomic.Int64               // connections that are not tunnels
-	running  sync.WaitGroup
 	idle     time.Duration
 	dial     time.Duration
 	header   time.Duration
@@ -109,8 +107,6 @@ const tell = "tell"
 
 // ServeHTTP answers one request to the proxy.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p.running.Add(1)
-	defer p.running.Done()
 	q := &request{Proxy: p, Decision: Decision{Time: time.Now(), Method: r.Method[:min(len(r.Method), maxMethod)]}}
 	if number := r.Header.Get(policy.RefusalHeader); number == tell {
 		q.asks = true

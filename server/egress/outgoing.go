@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/slimctl/slimctl/server/listen"
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/server/strictjson"
 )
@@ -180,12 +181,8 @@ func (c *tunnelConn) CloseWrite() error { return c.Conn.(halfConn).CloseWrite() 
 // Refuse answers every request with a refusal, in place of Proxy.Serve. It is the outside of a container without a
 // network.
 func Refuse(ctx context.Context, l net.Listener) error {
-	srv := newServer(ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { (&request{asks: true}).sendRefusal(w, noNetwork) }), headerTime)
-	defer context.AfterFunc(ctx, func() { srv.Close() })()
-	if err := srv.Serve(l); ctx.Err() == nil {
-		return err
-	}
-	return nil
+	srv := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { (&request{asks: true}).sendRefusal(w, noNetwork) }), headerTime)
+	return listen.Serve(ctx, srv, l, endTime)
 }
 
 // dialOutgoing connects to the outgoing proxy and, if tunnel is set, makes it connect to the host.

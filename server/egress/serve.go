@@ -2,7 +2,6 @@ package egress
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -10,6 +9,8 @@ import (
 	"net/http"
 	"net/netip"
 	"time"
+
+	"github.com/slimctl/slimctl/server/listen"
 )
 
 // Listen opens ip:port. The address must be loopback, since the proxy asks for no credentials; port 0 means any free
@@ -28,31 +29,12 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 		own := ap.Addr().Unmap()
 		p.listen.Store(&own)
 	}
-	srv := newServer(ctx, p, p.header)
+	srv := newServer(p, p.header)
 	srv.ConnState = p.limitConnections
-	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(l) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("egress proxy on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
-	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
-	defer cancel()
-	if err := srv.Shutdown(within); err != nil {
-		return errors.Join(err, srv.Close())
-	}
-	ended := make(chan struct{})
-	go func() { p.running.Wait(); close(ended) }()
-	select {
-	case <-ended: // tunnels have been recorded
-		return nil
-	case <-within.Done():
-		return fmt.Errorf("egress proxy on %s: requests did not end in time", l.Addr())
-	}
+	return listen.Serve(ctx, srv, l, endTime)
 }
 
-func newServer(ctx context.Context, h http.Handler, header time.Duration) *http.Server {
+func newServer(h http.Handler, header time.Duration) *http.Server {
 	return &http.Server{
 		Handler:                      h,
 		DisableGeneralOptionsHandler: true, // by default OPTIONS * is answered
@@ -60,7 +42,6 @@ func newServer(ctx context.Context, h http.Handler, header time.Duration) *http.
 		IdleTimeout:                  keepTime,
 		MaxHeaderBytes:               maxHeader,
 		ErrorLog:                     log.New(io.Discard, "", 0), // would contain client data
-		BaseContext:                  func(net.Listener) context.Context { return ctx },
 	}
 }
 

@@ -2,7 +2,6 @@ package front
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"github.com/slimctl/slimctl/server/listen"
 	"github.com/slimctl/slimctl/server/protocol"
 )
 
@@ -50,26 +50,12 @@ func Listen(address string, remote bool) (net.Listener, error) {
 
 // Serve serves on l until ctx ends. The contexts of the requests end with ctx.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	srv := newServer(ctx, h, readTime, writeTime)
-	l = netutil.LimitListener(l, maxClients)
-	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(l) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
-	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
-	defer cancel()
-	if err := srv.Shutdown(within); err != nil {
-		return errors.Join(err, srv.Close())
-	}
-	return nil
+	return listen.Serve(ctx, newServer(h, readTime, writeTime), netutil.LimitListener(l, maxClients), shutdownTime)
 }
 
 // newServer returns a server that limits the time for a request to arrive and an answer to be read, not the duration of
 // a call.
-func newServer(ctx context.Context, h http.Handler, read, write time.Duration) *http.Server {
+func newServer(h http.Handler, read, write time.Duration) *http.Server {
 	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			out := &stream{ResponseWriter: w, control: http.NewResponseController(w), most: write}
@@ -77,6 +63,5 @@ func newServer(ctx context.Context, h http.Handler, read, write time.Duration) *
 			h.ServeHTTP(out, r)
 		}),
 		ReadHeaderTimeout: headerTime, ReadTimeout: read, IdleTimeout: idleTime, MaxHeaderBytes: 64 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 }
