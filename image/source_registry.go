@@ -245,9 +245,3 @@ func Manifest(ctx context.Context, ref name.Digest, o Options, t http.RoundTripp
 	d, err := remote.Get(ref, remoteOptions(ctx, ref.Registry, o, t)...)
 	return d, RegistryFailure("read manifest", ref.String(), ref.RegistryStr(), err)
 }
-
-// PutReferrer writes the manifest of an artifact that refers to an image and whose blobs are in the repository. If the
-// registry has no referrers API, it adds the artifact to the list under a tag.
-func PutReferrer(ctx context.Context, ref name.Digest, artifact v1.Image, o Options, t http.RoundTripper) error {
-	return RegistryFailure("push referrer", ref.String(), ref.RegistryStr(), remote.Put(ref, artifact, remoteOptions(ctx, ref.Registry, o, t)...))
-}

@@ -192,17 +192,14 @@ func (t *pingOnce) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &resp, nil
 }
 
-// Client returns a client for a repository that authenticates for scopes with the credentials of o, over t.
-func Client(ctx context.Context, repo name.Repository, o Options, t http.RoundTripper, scopes ...string) (*http.Client, error) {
+// Login authenticates for scopes in a repository with the credentials of o. It returns a transport that
+// go-containerregistry takes as it is, over t.
+func Login(ctx context.Context, repo name.Repository, o Options, t http.RoundTripper, scopes ...string) (http.RoundTripper, error) {
 	auth, err := authn.Resolve(ctx, o.Keychain, repo)
 	if err != nil {
 		return nil, err
 	}
-	rt, err := transport.NewWithContext(ctx, repo.Registry, auth, transport.NewUserAgent(leash{t, repo.Registry, o.Insecure}, userAgent), scopes)
-	if err != nil {
-		return nil, err
-	}
-	return &http.Client{Transport: rt, CheckRedirect: func(*http.Request, []*http.Request) error { return nil }}, nil // leash limits redirects
+	return transport.NewWithContext(ctx, repo.Registry, auth, transport.NewUserAgent(leash{t, repo.Registry, o.Insecure}, userAgent), scopes)
 }
 
 // boundedManifests checks the size and nesting of manifests and indexes before go-containerregistry decodes them.

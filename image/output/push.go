@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slimctl/slimctl/image"
@@ -60,31 +63,23 @@ func Push(ctx context.Context, b image.Built, refs []name.Reference, src *image.
 		}
 	}
 	var book counter
-	transport := image.Transport(src, opt)
-	var todo []*pusher
+	var todo []*writer
 	for _, r := range refs {
-		i := slices.IndexFunc(todo, func(p *pusher) bool { return p.repo == r.Context() })
+		i := slices.IndexFunc(todo, func(w *writer) bool { return w.repo == r.Context() })
 		if i < 0 {
 			i = len(todo)
-			todo = append(todo, &pusher{repo: r.Context(), transport: transport, opt: opt, src: src, book: &book})
+			todo = append(todo, &writer{repo: r.Context(), opt: opt, src: src, book: &book})
 		}
 		todo[i].refs = append(todo[i].refs, r)
 	}
-	each := func(step func(context.Context, *pusher) error) error {
-		g, ctx := errgroup.WithContext(ctx)
-		for _, p := range todo {
-			g.Go(func() error { return step(ctx, p) })
-		}
-		return g.Wait()
-	}
-	err = each(func(ctx context.Context, p *pusher) error { return p.prepare(ctx, c) })
+	t := image.Transport(src, opt)
+	err = each(ctx, -1, todo, func(ctx context.Context, w *writer) error { return w.prepare(ctx, t, c) })
 	if err == nil {
-		err = each(func(ctx context.Context, p *pusher) error { return p.pushRoot(ctx, c.root) })
+		err = each(ctx, -1, todo, func(ctx context.Context, w *writer) error {
+			return each(ctx, opt.Jobs, w.refs, func(ctx context.Context, r name.Reference) error { return w.putManifest(ctx, r, c.root) })
+		})
 	}
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = fmt.Errorf("push interrupted: %w", cause)
-	}
-	return book.sum(), err
+	return book.sum(), interrupted(ctx, err)
 }
 
 // Attach pushes only the referrers of an image that is already in the repository of each reference, like Push.
@@ -95,20 +90,20 @@ func Attach(ctx context.Context, referrers []v1.Image, refs []name.Tag, opt imag
 		return Transfer{}, err
 	}
 	var book counter
-	transport := image.Transport(nil, opt)
+	t := image.Transport(nil, opt)
 	done := map[name.Repository]bool{}
 	for _, r := range refs {
 		if done[r.Context()] || len(referrers) == 0 {
 			continue
 		}
 		done[r.Context()] = true
-		p := &pusher{repo: r.Context(), transport: transport, opt: opt, book: &book}
-		err := p.connect(ctx, nil)
+		w := &writer{repo: r.Context(), opt: opt, book: &book}
+		err := w.connect(ctx, t, nil)
 		if err == nil {
-			err = p.parallel(ctx, c.blobs, p.pushBlob)
+			err = each(ctx, opt.Jobs, c.blobs, w.pushBlob)
 		}
 		if err == nil {
-			err = p.parallel(ctx, c.referrers, p.pushReferrer)
+			err = each(ctx, opt.Jobs, c.referrers, w.pushReferrer)
 		}
 		if err != nil {
 			return book.sum(), err
@@ -121,78 +116,142 @@ func Attach(ctx context.Context, referrers []v1.Image, refs []name.Tag, opt imag
 // error is ErrNotFound and no reference moves.
 func Tag(ctx context.Context, digest v1.Hash, refs []name.Tag, opt image.Options) error {
 	opt = opt.WithDefaults()
-	transport := image.Transport(nil, opt)
-	todo, roots := make([]*pusher, len(refs)), make([]item, len(refs))
-	each := func(step func(context.Context, int) error) error {
-		g, ctx := errgroup.WithContext(ctx)
-		for i := range refs {
-			g.Go(func() error { return step(ctx, i) })
-		}
-		return g.Wait()
+	t := image.Transport(nil, opt)
+	type move struct {
+		writer
+		tag  name.Tag
+		root item
 	}
-	err := each(func(ctx context.Context, i int) error {
-		at := refs[i].Context().Digest(digest.String())
-		d, err := image.Manifest(ctx, at, opt, transport)
+	todo := make([]*move, len(refs))
+	for i, r := range refs {
+		todo[i] = &move{tag: r, writer: writer{repo: r.Context(), opt: opt, book: &counter{}}}
+	}
+	err := each(ctx, -1, todo, func(ctx context.Context, m *move) error {
+		d, err := image.Manifest(ctx, m.repo.Digest(digest.String()), opt, t)
 		if err != nil {
 			return err
 		}
-		roots[i] = item{desc: d.Descriptor, raw: d.Manifest}
-		todo[i] = &pusher{repo: at.Context(), transport: transport, opt: opt, book: &counter{}}
-		return todo[i].connect(ctx, nil)
+		m.root = item{desc: d.Descriptor, raw: d.Manifest}
+		return m.connect(ctx, t, nil)
 	})
 	if err == nil {
-		err = each(func(ctx context.Context, i int) error { return todo[i].putManifest(ctx, refs[i], roots[i]) })
+		err = each(ctx, -1, todo, func(ctx context.Context, m *move) error { return m.putManifest(ctx, m.tag, m.root) })
 	}
+	return interrupted(ctx, err)
+}
+
+// interrupted returns err, or the reason why ctx ended.
+func interrupted(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = fmt.Errorf("push interrupted: %w", cause)
+		return fmt.Errorf("push interrupted: %w", cause)
 	}
 	return err
 }
 
-// pusher pushes to one repository.
-type pusher struct {
-	repo      name.Repository
-	refs      []name.Reference
-	transport http.RoundTripper
-	client    *http.Client
-	opt       image.Options
-	src       *image.Source
-	book      *counter
+// each calls do for all items, at most limit at once; -1 is no limit. After an error it ends the others' context.
+func each[T any](ctx context.Context, limit int, items []T, do func(context.Context, T) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(limit)
+	for _, it := range items {
+		g.Go(func() error { return do(ctx, it) })
+	}
+	return g.Wait()
 }
 
-// prepare uploads everything but the root manifest. p.refs then holds the references that don't point at it yet.
-func (p *pusher) prepare(ctx context.Context, c *contents) error {
-	if err := p.connect(ctx, p.mountRepos(c)); err != nil {
+// writer writes to one repository. Nothing else in slimctl writes to a registry.
+type writer struct {
+	repo    name.Repository
+	refs    []name.Reference
+	opt     image.Options
+	src     *image.Source
+	book    *counter
+	options []remote.Option
+	pusher  *remote.Pusher
+}
+
+// tries is how often the steps of a push are tried. A blob's upload is one step of three requests.
+const tries = 4
+
+// connect authenticates for pushing to the repository and for reading the repositories to mount from. It sets the one
+// policy by which requests are tried again.
+func (w *writer) connect(ctx context.Context, t http.RoundTripper, mounts []name.Repository) error {
+	scopes := []string{w.repo.Scope(transport.PushScope)}
+	for _, r := range mounts {
+		scopes = append(scopes, r.Scope(transport.PullScope))
+	}
+	wait := remote.Backoff{Duration: w.opt.Backoff, Factor: 3, Jitter: 0.1, Steps: tries}
+	t = transport.NewRetry(t, transport.WithRetryBackoff(wait), transport.WithRetryPredicate(isTemporary), transport.WithRetryStatusCodes(temporaryStatus...))
+	t, err := image.Login(ctx, w.repo, w.opt, mounter{t}, scopes...)
+	if err == nil {
+		w.options = []remote.Option{remote.WithTransport(t), remote.WithRetryBackoff(wait), remote.WithRetryPredicate(isTemporary)}
+		w.pusher, err = remote.NewPusher(w.options...)
+	}
+	return w.explain("connect to push to", err)
+}
+
+// explain returns err with the step and the repository, if it doesn't already name where it happened.
+func (w *writer) explain(step string, err error) error {
+	var re *image.RegistryError
+	var de *image.DigestError
+	switch {
+	case errors.As(err, &re): // of the base's registry, within the request's error
+		return re
+	case errors.As(err, &de):
+		return de
+	}
+	return image.RegistryFailure(step, w.repo.String(), w.repo.RegistryStr(), err)
+}
+
+// prepare uploads everything but the root manifest. w.refs then holds the references that don't point at it yet.
+func (w *writer) prepare(ctx context.Context, t http.RoundTripper, c *contents) error {
+	if err := w.connect(ctx, t, w.mountRepos(c)); err != nil {
 		return err
 	}
-	missing, err := p.missing(ctx, c.root.desc.Digest)
-	if err != nil {
+	if err := w.findMissing(ctx, c.root.desc.Digest); err != nil || len(w.refs) == 0 {
 		return err
 	}
-	p.refs = missing
-	if len(missing) == 0 {
-		return nil
-	}
-	if err := p.parallel(ctx, p.ownFirst(c.blobs), p.pushBlob); err != nil {
+	if err := each(ctx, w.opt.Jobs, w.ownFirst(c.blobs), w.pushBlob); err != nil {
 		return err
 	}
-	if err := p.parallel(ctx, c.referrers, p.pushReferrer); err != nil {
+	if err := each(ctx, w.opt.Jobs, c.referrers, w.pushReferrer); err != nil {
 		return err
 	}
-	return p.parallel(ctx, c.manifests, func(ctx context.Context, it item) error {
-		return p.putManifest(ctx, p.repo.Digest(it.desc.Digest.String()), it)
+	return each(ctx, w.opt.Jobs, c.manifests, func(ctx context.Context, it item) error {
+		return w.putManifest(ctx, w.repo.Digest(it.desc.Digest.String()), it)
 	})
+}
+
+// findMissing reduces w.refs to those that don't point at digest yet.
+func (w *writer) findMissing(ctx context.Context, digest v1.Hash) error {
+	var missing []name.Reference
+	var mu sync.Mutex
+	err := each(ctx, w.opt.Jobs, w.refs, func(ctx context.Context, r name.Reference) error {
+		d, err := remote.Head(r, append(w.options, remote.WithContext(ctx))...)
+		var answer *transport.Error
+		// Some registries answer 403 for missing manifests (Artifactory). If it is a refusal, the push fails later.
+		absent := errors.As(err, &answer) && (answer.StatusCode == http.StatusNotFound || answer.StatusCode == http.StatusForbidden)
+		if err != nil && !absent {
+			return w.explain("look up "+r.Identifier()+" in", err)
+		}
+		if absent || d.Digest != digest {
+			mu.Lock()
+			defer mu.Unlock()
+			missing = append(missing, r)
+		}
+		return nil
+	})
+	w.refs = missing
+	return err
 }
 
 // pushReferrer pushes the manifest of an artifact whose blobs are in the repository. The registry lists it by the API
 // or by a tag (OCI distribution specification, "Pushing Manifests with Subject"). A registry that refuses artifacts
-// because it is too old causes no error; p.book records its answer.
-func (p *pusher) pushReferrer(ctx context.Context, it item) error {
-	p.book.up.Add(it.desc.Size)
-	err := image.PutReferrer(ctx, p.repo.Digest(it.desc.Digest.String()), it.artifact, p.opt, p.transport)
+// because it is too old causes no error; w.book records its answer.
+func (w *writer) pushReferrer(ctx context.Context, it item) error {
+	err := w.putManifest(ctx, w.repo.Digest(it.desc.Digest.String()), it)
 	var r *image.RegistryError
 	if errors.As(err, &r) && slices.Contains(invalid, r.Status) && slices.Contains(invalidCodes, r.Code) {
-		p.book.refused.Store(err.Error())
+		w.book.refused.Store(err.Error())
 		return nil
 	}
 	return err
@@ -206,10 +265,10 @@ var (
 )
 
 // ownFirst returns items with uploads before mounts, so that long work starts first.
-func (p *pusher) ownFirst(items []item) []item {
+func (w *writer) ownFirst(items []item) []item {
 	var own, base []item
 	for _, it := range items {
-		if _, ofBase := p.home(it); ofBase {
+		if _, ofBase := w.home(it); ofBase {
 			base = append(base, it)
 		} else {
 			own = append(own, it)
@@ -218,52 +277,11 @@ func (p *pusher) ownFirst(items []item) []item {
 	return append(own, base...)
 }
 
-// pushRoot pushes the root manifest under each reference.
-func (p *pusher) pushRoot(ctx context.Context, root item) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(p.opt.Jobs)
-	for _, r := range p.refs {
-		g.Go(func() error { return p.putManifest(ctx, r, root) })
-	}
-	return g.Wait()
-}
-
-func (p *pusher) parallel(ctx context.Context, items []item, do func(context.Context, item) error) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(p.opt.Jobs)
-	for _, it := range items {
-		g.Go(func() error { return do(ctx, it) })
-	}
-	return g.Wait()
-}
-
-// missing returns the references that don't point at digest yet.
-func (p *pusher) missing(ctx context.Context, digest v1.Hash) ([]name.Reference, error) {
-	there := make([]bool, len(p.refs))
-	g, gctx := errgroup.WithContext(ctx)
-	for i, r := range p.refs {
-		g.Go(func() (err error) {
-			there[i], err = p.pointsAt(gctx, r, digest)
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	var out []name.Reference
-	for i, r := range p.refs {
-		if !there[i] {
-			out = append(out, r)
-		}
-	}
-	return out, nil
-}
-
 // mountRepos returns the other repositories of this registry with layers of the image.
-func (p *pusher) mountRepos(c *contents) []name.Repository {
+func (w *writer) mountRepos(c *contents) []name.Repository {
 	var out []name.Repository
 	for _, it := range c.blobs {
-		if r, ok := p.home(it); ok && p.canMount(r) && !slices.Contains(out, r) {
+		if r, ok := w.home(it); ok && r.RegistryStr() == w.repo.RegistryStr() && r.RepositoryStr() != w.repo.RepositoryStr() && !slices.Contains(out, r) {
 			out = append(out, r)
 		}
 	}
@@ -271,97 +289,45 @@ func (p *pusher) mountRepos(c *contents) []name.Repository {
 }
 
 // home returns the repository that a layer of the base came from.
-func (p *pusher) home(it item) (name.Repository, bool) {
+func (w *writer) home(it item) (name.Repository, bool) {
 	if ml, ok := it.layer.(*remote.MountableLayer); ok {
 		return ml.Reference.Context(), true
 	}
-	if it.layer != nil && p.src != nil && p.src.Name() != nil && p.src.Holds(it.desc.Digest) {
-		return p.src.Name().Context(), true // a wrapper may hide the layer's type
+	if it.layer != nil && w.src != nil && w.src.Name() != nil && w.src.Holds(it.desc.Digest) {
+		return w.src.Name().Context(), true // a wrapper may hide the layer's type
 	}
 	return name.Repository{}, false
 }
 
-func (p *pusher) canMount(from name.Repository) bool {
-	return from.RegistryStr() == p.repo.RegistryStr() && from.RepositoryStr() != p.repo.RepositoryStr()
+// putManifest pushes a manifest or an index under ref.
+func (w *writer) putManifest(ctx context.Context, ref name.Reference, it item) error {
+	err := w.pusher.Put(ctx, ref, it)
+	if err == nil {
+		w.book.up.Add(it.desc.Size)
+	}
+	return w.explain("push manifest "+ref.Identifier()+" to", err)
 }
 
-// headFrom is the size, in bytes, from which a blob is worth a request for its existence.
-const headFrom = 1 << 20
+// RawManifest returns the bytes of a document.
+func (it item) RawManifest() ([]byte, error) { return it.raw, nil }
 
-// pushBlob ensures that the repository has a blob.
-func (p *pusher) pushBlob(ctx context.Context, it item) error {
-	if it.layer != nil && !it.desc.MediaType.IsDistributable() {
-		return nil
-	}
-	from, ofBase := p.home(it)
-	return p.retry(ctx, "push blob "+it.desc.Digest.String()+" to", func() error {
-		switch {
-		case ofBase && p.canMount(from):
-			return p.mountOrUpload(ctx, it, from, &p.book.mounted, true)
-		case ofBase:
-			if there, err := p.hasBlob(ctx, it.desc.Digest); err != nil || there {
-				return err
-			}
-			return p.upload(ctx, it, "")
-		}
-		// A mount from the target repository itself asks for the blob, and otherwise starts an upload, in one request.
-		return p.mountOrUpload(ctx, it, p.repo, &p.book.existing, it.desc.Size >= headFrom)
-	})
+// MediaType returns the type of the blob.
+func (it item) MediaType() (ocitypes.MediaType, error) { return it.desc.MediaType, nil }
+
+var temporaryStatus = []int{
+	http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
+	http.StatusServiceUnavailable, http.StatusGatewayTimeout, 499, 522,
 }
 
-// mountOrUpload tries to mount a blob, otherwise uploads it. look asks for the blob's existence between the two.
-func (p *pusher) mountOrUpload(ctx context.Context, it item, from name.Repository, count *atomic.Int64, look bool) error {
-	location, mounted, err := p.startUpload(ctx, it.desc.Digest, from.RepositoryStr())
-	if mounted {
-		count.Add(1)
-		return nil
+// isTemporary reports whether another try may help, by go-containerregistry's rules.
+func isTemporary(err error) bool {
+	var de *image.DigestError
+	if errors.As(err, &de) || errors.Is(err, context.Canceled) {
+		return false
 	}
-	if err != nil {
-		if isTemporary(err) || !isAnswer(err) {
-			return err
-		}
-		location = "" // some registries answer with an error, but accept a plain upload
+	var te *transport.Error
+	if errors.As(err, &te) {
+		return slices.Contains(temporaryStatus, te.StatusCode)
 	}
-	if look {
-		if there, err := p.hasBlob(ctx, it.desc.Digest); err != nil || there {
-			return err
-		}
-	}
-	return p.upload(ctx, it, location)
+	return image.IsCut(err)
 }
-
-// upload sends a blob. location is an upload that has begun, or empty.
-func (p *pusher) upload(ctx context.Context, it item, location string) (err error) {
-	if location == "" {
-		if location, _, err = p.startUpload(ctx, v1.Hash{}, ""); err != nil {
-			return err
-		}
-	}
-	task := p.opt.Progress.Task("push "+image.Short(it.desc.Digest), it.desc.Size)
-	defer func() { task.Done(err) }()
-	if err := p.putBlob(ctx, location, it, task); err != nil {
-		return err
-	}
-	p.book.uploaded.Add(1)
-	return nil
-}
-
-// retry tries three times with increasing waits after temporary errors, like go-containerregistry.
-func (p *pusher) retry(ctx context.Context, op string, do func() error) error {
-	wait := p.opt.Backoff
-	for try := 1; ; try++ {
-		err := do()
-		if err == nil {
-			return nil
-		}
-		if try == 3 || !isTemporary(err) || ctx.Err() != nil {
-			return image.RegistryFailure(op, p.repo.String(), p.repo.RegistryStr(), err)
-		}
-		if err := sleep(ctx, wait); err != nil {
-			return image.RegistryFailure(op, p.repo.String(), p.repo.RegistryStr(), err)
-		}
-		wait *= 3
-	}
-}
-
-var errNoLocation = errors.New("the answer to an upload request has no Location")

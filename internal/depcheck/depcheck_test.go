@@ -185,7 +185,7 @@ var budgets = map[string]int{
 	"hub cmd/mcp-hub":          2_890,
 	"inspect":                  25_664,
 	"build":                    12_060,
-	"image":                    7_880,
+	"image":                    7_720,
 	"slim cmd/slimctl":         5_830,
 	"internal":                 1_131,
 }
