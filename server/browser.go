@@ -450,8 +450,8 @@ func (b *browser) endIdle(ctx context.Context, idle func() time.Duration) {
 // evictSession ends a session that was taken from its owner, after its running call.
 func (b *browser) evictSession(ses *session) {
 	defer close(ses.gone)
-	_ = ses.turn.lock(context.Background()) // Background never ends
-	_ = b.endSession(ses)                   // the owner's next call reports it
+	_ = ses.turn.Acquire(context.Background(), 1) // Background never ends
+	_ = b.endSession(ses)                         // the owner's next call reports it
 	b.sessions.leaveTurn(ses)
 	b.sessions.releaseCall(ses, false, 0)
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
 	"github.com/slimctl/slimctl/server/policy"
@@ -24,8 +25,8 @@ type budget struct {
 
 // client holds what one client has left of its budget. The MCP sessions of a key are separate clients.
 type client struct {
-	rate     *rate.Limiter // of calls outside a session with a page
-	refusing turn          // serializes the refusals
+	rate     *rate.Limiter       // of calls outside a session with a page
+	refusing *semaphore.Weighted // serializes the refusals
 	running  int
 }
 
@@ -55,7 +56,7 @@ func (b *budget) beginCall(o Origin) (cl *client, limits policy.Limits, running 
 			})
 			b.most = max(2*len(b.clients), 64)
 		}
-		cl = &client{rate: newRate(b.limits), refusing: newTurn()}
+		cl = &client{rate: newRate(b.limits), refusing: semaphore.NewWeighted(1)}
 		b.clients[o.owner()] = cl
 	}
 	b.running++
@@ -107,10 +108,10 @@ func reserveTokens(bucket *rate.Limiter, n int) time.Duration {
 const refusalTime = 10 * time.Millisecond
 
 func (cl *client) delayRefusal(ctx context.Context) {
-	if cl.refusing.lock(ctx) != nil {
+	if cl.refusing.Acquire(ctx, 1) != nil {
 		return
 	}
-	defer cl.refusing.unlock()
+	defer cl.refusing.Release(1)
 	select {
 	case <-time.After(refusalTime):
 	case <-ctx.Done():

@@ -102,7 +102,7 @@ func TestBudgetEnds(t *testing.T) {
 	all.mu.Lock()
 	ses.open = true // as a tab makes it
 	all.mu.Unlock()
-	<-ses.turn
+	ses.turn.Release(1)
 	b.OnAfter(t.Context(), open, Result{raw: &process.Result{Stdout: make([]byte, 100)}})
 	if _, d := b.OnBefore(t.Context(), open); d.Refusal == nil || d.Refusal.Rule != "session.bytes" {
 		t.Errorf("got %+v", d)

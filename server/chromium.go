@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/slimctl/slimctl/server/cdp"
 )
 
@@ -36,7 +38,7 @@ type chromium struct {
 	proxy  string
 	report string // path of ChromiumReport
 
-	dialing turn
+	dialing *semaphore.Weighted
 	conn    *cdp.Browser // nil or ended: dial again
 
 	mu           sync.Mutex
@@ -46,7 +48,7 @@ type chromium struct {
 }
 
 func newChromium(port int, proxy, stateDir string) *chromium {
-	c := &chromium{port: port, proxy: proxy, report: filepath.Join(stateDir, ChromiumReport), dialing: newTurn()}
+	c := &chromium{port: port, proxy: proxy, report: filepath.Join(stateDir, ChromiumReport), dialing: semaphore.NewWeighted(1)}
 	_ = os.Remove(c.report) // a predecessor's
 	return c
 }
@@ -127,10 +129,10 @@ func (c *chromium) probe(ctx context.Context, enter func(context.Context) (leave
 
 // connect returns the connection to Chromium, and dials again if the last one has ended.
 func (c *chromium) connect(ctx context.Context) (*cdp.Browser, error) {
-	if err := c.dialing.lock(ctx); err != nil {
+	if err := c.dialing.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer c.dialing.unlock()
+	defer c.dialing.Release(1)
 	if c.conn != nil {
 		select {
 		case <-c.conn.Done():

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/server/process"
 )
@@ -16,7 +18,7 @@ type cli struct {
 	conf policy.AgentBrowser
 	st   *state
 
-	asking     turn
+	asking     *semaphore.Weighted
 	generation policy.Generation // empty until the version is known
 }
 
@@ -28,10 +30,10 @@ const versionTime = 10 * time.Second
 
 // readGeneration returns the program's generation. It runs the program once, at the first call.
 func (c *cli) readGeneration(ctx context.Context) (policy.Generation, error) {
-	if err := c.asking.lock(ctx); err != nil {
+	if err := c.asking.Acquire(ctx, 1); err != nil {
 		return "", errors.New("agent-browser --version has not answered yet; send the call again")
 	}
-	defer c.asking.unlock()
+	defer c.asking.Release(1)
 	if c.generation != "" {
 		return c.generation, nil
 	}

@@ -25,7 +25,7 @@ type Plan struct {
 	Argv     []string `json:"argv,omitempty"`    // the arguments for agent-browser
 }
 
-// Answers maps names to the resolver's answer: addresses separated by commas, or NXDOMAIN, TIMEOUT, SERVFAIL, EMPTY.
+// Answers maps names to the resolver's answer: addresses separated by commas, or NXDOMAIN, TIMEOUT.
 // The name * stands for all others; a missing name does not exist.
 type Answers map[string]string
 
@@ -57,16 +57,12 @@ func parseAnswer(answer string) ([]netip.Addr, error) {
 		return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
 	case "TIMEOUT":
 		return nil, &net.DNSError{Err: "timeout", IsTimeout: true}
-	case "SERVFAIL":
-		return nil, &net.DNSError{Err: "server failure", IsTemporary: true}
-	case "EMPTY":
-		return nil, nil
 	}
 	var out []netip.Addr
 	for _, s := range strings.Split(answer, ",") {
 		a, err := netip.ParseAddr(strings.TrimSpace(s))
 		if err != nil {
-			return nil, fmt.Errorf("%q is neither an address nor NXDOMAIN, TIMEOUT, SERVFAIL or EMPTY", s)
+			return nil, fmt.Errorf("%q is neither an address nor NXDOMAIN nor TIMEOUT", s)
 		}
 		out = append(out, a)
 	}

@@ -28,7 +28,7 @@ func newFairLab(t *testing.T, change func(*policy.Limits)) fairLab {
 	all := newSessions()
 	all.end = func(ses *session) { // as browser.evict
 		defer close(ses.gone)
-		ses.turn <- struct{}{}
+		ses.turn.TryAcquire(1)
 		ses.tab = nil
 		all.leaveTurn(ses)
 		all.releaseCall(ses, false, 0)

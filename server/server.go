@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/output"
@@ -89,7 +90,7 @@ func New(conf Config) (_ *Server, err error) {
 		return nil, err
 	}
 	sessions := newSessions()
-	s.cli = &cli{conf: p.AgentBrowser, st: st, asking: newTurn()}
+	s.cli = &cli{conf: p.AgentBrowser, st: st, asking: semaphore.NewWeighted(1)}
 	s.budget = newBudget(p.Limits, sessions)
 	sessions.end = func(ses *session) { s.browser.evictSession(ses) }
 	s.browser = &browser{cli: s.cli, st: st, sessions: sessions, artifacts: s.artifacts, network: conf.Network,

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
 	"github.com/slimctl/slimctl/server/cdp"
@@ -55,8 +56,8 @@ type waiter struct {
 }
 
 type session struct {
-	key, name string // name is agent-browser's
-	turn      turn   // held by the running call
+	key, name string              // name is agent-browser's
+	turn      *semaphore.Weighted // held by the running call
 
 	// Guarded by sessions.mu.
 	by      Origin // of the last call
@@ -123,7 +124,7 @@ func (s *sessions) admitCall(c Call, l policy.Limits) (_ Call, r *policy.Refusal
 		return c, r
 	}
 	if ses == nil {
-		ses = &session{key: key, name: daemonName(key), turn: newTurn(), rate: newRate(l), last: time.Now()}
+		ses = &session{key: key, name: daemonName(key), turn: semaphore.NewWeighted(1), rate: newRate(l), last: time.Now()}
 		s.all[key] = ses
 	}
 	c.ses, ses.by, ses.left = ses, c.Origin, false
@@ -272,13 +273,13 @@ func (s *sessions) releaseCall(ses *session, opened bool, bytes int64) {
 
 // enterTurn waits for the turn of an admitted call; leave ends the turn.
 func (s *sessions) enterTurn(ctx context.Context, ses *session) *policy.Refusal {
-	if ses.turn.lock(ctx) == nil {
+	if ses.turn.Acquire(ctx, 1) == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !ses.taken {
 			return nil
 		}
-		ses.turn.unlock()
+		ses.turn.Release(1)
 		return takenRefusal()
 	}
 	r := lateRefusal()
@@ -290,7 +291,7 @@ func (s *sessions) leaveTurn(ses *session) {
 	s.mu.Lock()
 	ses.open = ses.tab != nil
 	s.mu.Unlock()
-	ses.turn.unlock()
+	ses.turn.Release(1)
 }
 
 // takeIdle returns the sessions that have been unused since a time, and takes the turn of each. The caller must call
@@ -302,7 +303,7 @@ func (s *sessions) takeIdle(since time.Time) []*session {
 	for _, ses := range s.all {
 		if ses.users == 0 && ses.last.Before(since) {
 			ses.users++
-			ses.turn <- struct{}{} // free: the session has no users
+			ses.turn.TryAcquire(1) // free: the session has no users
 			out = append(out, ses)
 		}
 	}

@@ -22,7 +22,7 @@ func runExplain(ctx context.Context, args []string, std stdio) error {
 	file := policyFlag(flags)
 	generation := flags.String("generation", string(policy.Node), "`generation` of agent-browser: 0.8 or native")
 	answers := server.Answers{}
-	flags.Func("resolve", "`host=addr[,addr]`, or host=NXDOMAIN, TIMEOUT, SERVFAIL or EMPTY; * is any host; a host that is not named does not exist", func(s string) error {
+	flags.Func("resolve", "`host=addr[,addr]`, or host=NXDOMAIN or TIMEOUT; * is any host; a host that is not named does not exist", func(s string) error {
 		host, answer, ok := strings.Cut(s, "=")
 		if !ok {
 			return errors.New("want HOST=ANSWER, such as example.com=NXDOMAIN")

@@ -57,19 +57,25 @@ func runHealth(ctx context.Context, args []string, std stdio) error {
 // mcpSocket is the socket of MCP in the image.
 const mcpSocket = "/run/browser-shell-front/mcp.sock"
 
-// dialService returns a dialer of a socket of browser-shell. In the image root can't open the directory of the service
-// account, and connects as that account.
+// dialService returns a dialer of a socket of browser-shell.
 func dialService(socket string) dialer {
 	return func(context.Context) (c net.Conn, err error) {
-		dial := func() error {
+		err = asService(func() (err error) {
 			c, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 			return err
-		}
-		if errors.Is(dial(), fs.ErrPermission) && os.Getuid() == root.uid {
-			err = doAs(serviceAccount, root, dial)
-		}
+		})
 		return c, err
 	}
+}
+
+// asService calls do, which opens something in a directory of the service account. In the image root can't, and becomes
+// that account.
+func asService(do func() error) error {
+	err := do()
+	if errors.Is(err, fs.ErrPermission) && os.Getuid() == root.uid {
+		err = doAs(serviceAccount, root, do)
+	}
+	return err
 }
 
 // check asks all parts at once. Its error is one line that names each failing part. Otherwise it returns a line that
@@ -170,18 +176,13 @@ func sendGet(ctx context.Context, dial dialer, path string) (*http.Response, err
 // stateDir is the state directory of the image's policy file.
 const stateDir = "/var/lib/browser-shell/state"
 
-// readReport returns what the tool reports about Chromium, which answers by itself also if it can open no page. In the
-// image root can't open the directory of the service account, and reads as that account.
+// readReport returns what the tool reports about Chromium, which answers by itself also if it can open no page.
 func readReport(file string) error {
 	var text []byte
-	read := func() (err error) {
+	err := asService(func() (err error) {
 		text, err = os.ReadFile(file)
 		return err
-	}
-	err := read()
-	if errors.Is(err, fs.ErrPermission) && os.Getuid() == root.uid {
-		err = doAs(serviceAccount, root, read)
-	}
+	})
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil

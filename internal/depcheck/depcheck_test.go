@@ -54,7 +54,7 @@ var rooms = map[string][]string{
 	"server/gate":        {"internal/lazyregexp", "server/strictjson"},
 	"server/front":       {"internal/lazyregexp", "server/audit", "server/listen", "server/protocol", "server/strictjson"},
 	"server/output":      {"internal/lazyregexp", "server/strictjson"},
-	"server/policy":      {"internal/lazyregexp", "server/strictjson"},
+	"server/policy":      {"internal/lazyregexp", "internal/nearest", "server/strictjson"},
 	"server/process":     {"internal/capture"},
 	"server/protocol":    {"internal/lazyregexp"},
 	"server/strictjson":  {},
@@ -181,7 +181,7 @@ func matches(patterns []string, name string) bool {
 // budgets are the most production lines of each area, tests and test support left out. The sum may only fall: who needs
 // more takes it from another area in the same commit.
 var budgets = map[string]int{
-	"server cmd/browser-shell": 18_070,
+	"server cmd/browser-shell": 18_017,
 	"hub cmd/mcp-hub":          2_890,
 	"inspect":                  25_664,
 	"build":                    12_060,

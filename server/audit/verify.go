@@ -195,10 +195,7 @@ func walkChain(lines []place, anchor head) Report {
 func diagnose(lines []place, i int, last head) *Break {
 	p := lines[i]
 	b := &Break{File: p.file, Line: p.line}
-	next := func(from int) int { // the line that would follow
-		return slices.IndexFunc(lines[from:], func(q place) bool { return q.follows(last) })
-	}
-	goesOn := next(i + 1)
+	goesOn := slices.IndexFunc(lines[i+1:], func(q place) bool { return q.follows(last) }) // where the line that would follow is
 	switch {
 	case p.torn:
 		b.Kind, b.Text = Torn, "the line has no end"

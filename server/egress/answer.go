@@ -25,27 +25,16 @@ var (
 		Code: policy.SandboxViolation, Rule: "egress.audit", Retryable: true,
 		Message: "the proxy's log cannot be written or is full, so nothing goes out; tell the operator",
 	}
-	noNetwork = &policy.Refusal{
-		Code: policy.Unreachable, Rule: "egress.network",
-		Message: "the browser's container has no network; start it with --network egress",
-	}
-	unreachable = &policy.Refusal{
-		Code: policy.Unreachable, Rule: "site.unreachable", Retryable: true,
-		Message: "the site does not answer; try again later or open another site",
-	}
-	connectionRefused = &policy.Refusal{
-		Code: policy.Unreachable, Rule: "site.refused",
-		Message: "the site refuses connections on this port; check the address",
-	}
-	timedOut = &policy.Refusal{
-		Code: policy.Unreachable, Rule: "site.timeout", Retryable: true,
-		Message: "the site did not answer in time; try again later or open another site",
-	}
-	reset = &policy.Refusal{
-		Code: policy.Unreachable, Rule: "site.reset", Retryable: true,
-		Message: "the site broke the connection off; try again or open another site",
-	}
+	noNetwork         = failure("egress.network", false, "the browser's container has no network; start it with --network egress")
+	unreachable       = failure("site.unreachable", true, "the site does not answer; try again later or open another site")
+	connectionRefused = failure("site.refused", false, "the site refuses connections on this port; check the address")
+	timedOut          = failure("site.timeout", true, "the site did not answer in time; try again later or open another site")
+	reset             = failure("site.reset", true, "the site broke the connection off; try again or open another site")
 )
+
+func failure(rule string, retryable bool, message string) *policy.Refusal {
+	return &policy.Refusal{Code: policy.Unreachable, Rule: rule, Retryable: retryable, Message: message}
+}
 
 // refusalFor returns the refusal that answers a failed connection.
 func refusalFor(err error) *policy.Refusal {

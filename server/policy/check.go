@@ -7,7 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/agext/levenshtein"
+	"github.com/slimctl/slimctl/internal/nearest"
 )
 
 // Command is an argv that the grammar admits, in canonical form.
@@ -142,21 +142,10 @@ func (p *Policy) suggestNearest(sub string) string {
 	if words := strings.Fields(sub); len(words) > 1 && slices.Contains(p.Commands, words[0]) {
 		return fmt.Sprintf(" (send %s and each of its arguments as an element of its own)", words[0])
 	}
-	sub = strings.ToLower(strings.TrimSpace(sub))
-	best, within := "", 3
-	for _, c := range p.Commands {
-		d := len(sub)
-		if len(sub) < 32 {
-			d = levenshtein.Distance(sub, c, nil)
-		}
-		if d < within && d*3 <= len(c) { // one error per three letters
-			best, within = c, d
-		}
+	if best := nearest.Word(sub, p.Commands); best != "" {
+		return fmt.Sprintf(" (did you mean %s?)", best)
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(" (did you mean %s?)", best)
+	return ""
 }
 
 // reader checks one argv against one row.

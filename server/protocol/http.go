@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"golang.org/x/sync/semaphore"
 )
 
 // Limits for the memory of requests that no budget has counted yet.
@@ -20,27 +21,10 @@ const (
 	patience   = 5 * time.Second
 )
 
-// gate limits concurrency.
-type gate chan struct{}
-
-// enter waits for a place; it returns false if there is none in time.
-func (g gate) enter(ctx context.Context, most time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	select {
-	case g <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (g gate) leave() { <-g }
-
 // handler reads and checks requests before next receives them.
 type handler struct {
 	next           http.Handler
-	large, parsing gate
+	large, parsing *semaphore.Weighted
 	patience       time.Duration
 }
 
@@ -48,7 +32,7 @@ type handler struct {
 // 400, or 413 if they are longer than MaxFrame. It parses 16 frames at once, and admits as many requests with more than
 // 64 KiB; others wait for 5 s and then get 503. Place it inside the check of the Origin.
 func Frames(next http.Handler) http.Handler {
-	return &handler{next: next, large: make(gate, places), parsing: make(gate, places), patience: patience}
+	return &handler{next: next, large: semaphore.NewWeighted(places), parsing: semaphore.NewWeighted(places), patience: patience}
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -58,11 +42,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, smallFrame+1))
 	if err == nil && len(body) > smallFrame {
-		if !h.large.enter(r.Context(), h.patience) {
+		if !h.enter(r.Context(), h.large) {
 			sendBusy(w)
 			return
 		}
-		defer h.large.leave() // after the call, which holds copies of the body
+		defer h.large.Release(1) // after the call, which holds copies of the body
 		rest := http.MaxBytesReader(w, r.Body, MaxFrame-int64(len(body)))
 		body, err = io.ReadAll(io.MultiReader(bytes.NewReader(body), rest))
 	}
@@ -74,7 +58,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // nobody is left to answer
 	}
-	if !h.parsing.enter(r.Context(), h.patience) {
+	if !h.enter(r.Context(), h.parsing) {
 		sendBusy(w)
 		return
 	}
@@ -94,6 +78,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	h.next.ServeHTTP(w, r)
+}
+
+// enter waits for a place; it returns false if there is none in time.
+func (h *handler) enter(ctx context.Context, at *semaphore.Weighted) bool {
+	ctx, cancel := context.WithTimeout(ctx, h.patience)
+	defer cancel()
+	return at.Acquire(ctx, 1) == nil
 }
 
 type methodKey struct{}
@@ -134,7 +125,7 @@ var needParams = []string{"initialize", "tools/call", "subscriptions/listen", "n
 
 // parseBody parses a body and releases the place for parsing.
 func (h *handler) parseBody(r *http.Request, body []byte) (msg jsonrpc.Message, refused *jsonrpc.Response) {
-	defer h.parsing.leave()
+	defer h.parsing.Release(1)
 	msg, refused = parseFrame(body)
 	if req, ok := msg.(*jsonrpc.Request); ok {
 		// If header and body differ, go-sdk answers with a HeaderMismatch error.

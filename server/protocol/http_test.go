@@ -105,20 +105,20 @@ func TestTooBusy(t *testing.T) {
 	}
 	h.patience = 50 * time.Millisecond
 	for range places {
-		h.parsing <- struct{}{}
+		h.parsing.TryAcquire(1)
 	}
 	if w := post(strings.NewReader(frame(10))); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("when no place to parse is free: %d", w.Code)
 	}
 	for range places {
-		h.parsing.leave()
+		h.parsing.Release(1)
 	}
 	h.patience = patient
 	close(end)
 	stop.Close()
 	all.Wait()
-	if w := post(strings.NewReader(frame(2 * smallFrame))); w.Code != http.StatusOK || len(h.large)+len(h.parsing) != 0 {
-		t.Errorf("afterwards: %d, %d and %d places taken", w.Code, len(h.large), len(h.parsing))
+	if w := post(strings.NewReader(frame(2 * smallFrame))); w.Code != http.StatusOK || !h.large.TryAcquire(places) || !h.parsing.TryAcquire(places) {
+		t.Errorf("afterwards: %d, or places are taken", w.Code)
 	}
 }
 
