@@ -18,8 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"text/tabwriter"
-	"unicode"
 
+	"github.com/slimctl/slimctl/internal/rawname"
 	"github.com/slimctl/slimctl/internal/version"
 	"github.com/slimctl/slimctl/server"
 	"github.com/slimctl/slimctl/server/egress"
@@ -107,7 +107,7 @@ func reportExit(err error, stderr io.Writer) int {
 	}
 	lines := strings.Split(err.Error(), "\n")
 	for i := range lines {
-		lines[i] = showSafely(lines[i])
+		lines[i] = rawname.Line(lines[i])
 	}
 	fmt.Fprintln(stderr, "browser-shell:", strings.Join(lines, "\n"))
 	var status exitStatus
@@ -118,19 +118,6 @@ func reportExit(err error, stderr io.Writer) int {
 		return 78
 	}
 	return 1
-}
-
-// showSafely removes from a text all characters that move the cursor or colour, hide or reverse text.
-func showSafely(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\t' {
-			return ' '
-		}
-		if unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) {
-			return '\ufffd'
-		}
-		return r
-	}, s)
 }
 
 func runVersion(_ context.Context, args []string, std stdio) error {

@@ -181,7 +181,7 @@ func matches(patterns []string, name string) bool {
 // budgets are the most production lines of each area, tests and test support left out. The sum may only fall: who needs
 // more takes it from another area in the same commit.
 var budgets = map[string]int{
-	"server cmd/browser-shell": 18_017,
+	"server cmd/browser-shell": 18_004,
 	"hub cmd/mcp-hub":          2_890,
 	"inspect":                  25_664,
 	"build":                    12_060,
